@@ -45,7 +45,7 @@ from ecn_marl.baselines.rl import gating, replay
 from ecn_marl.baselines.rl import q_learning as ql
 from ecn_marl.baselines.rl.gating import Gate
 from ecn_marl.baselines.rl.networks import Mlp, network_flops, one_agent
-from ecn_marl.baselines.rl.q_learning import QLearner, QState, Transition
+from ecn_marl.baselines.rl.q_learning import QLearner, QState, Step, Transition
 from ecn_marl.baselines.rl.replay import Ring
 from ecn_marl.baselines.rl.rollout import roll
 from ecn_marl.baselines.training import settings as check
@@ -180,11 +180,6 @@ class DDQN(Trainer):
         self.up = round(config.to_global * config.local_capacity)
         self.down = round(config.to_local * config.local_capacity)
 
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of one inference."""
-        return network_flops(self.config.hidden, self.env.obs_dim, self.head.outputs)
-
     def init(self, key: jax.Array, params: PyTree) -> TrainState:
         """A fresh network, empty memories and fresh environments, in different phases (as IPPO)."""
         c, env = self.config, self.env
@@ -220,54 +215,6 @@ class DDQN(Trainer):
             return best
         exploring, random_action = ql.explore(key, self.head, q, self.config.epsilon_min)
         return ql.choose(exploring, random_action, best)
-
-    def network(self, actor: PyTree) -> Network | None:
-        """The policy, to be exported, without idle gating."""
-        return Network(self.head, actor)
-
-    def exchanged_bytes(self, env: PortEnvironment, rows: Sequence[Mapping[str, Any]]) -> float:
-        """Bytes of the exchanges of memories while training."""
-        columns = ("exchanged_up_bytes", "exchanged_down_bytes")
-        total = sum(float(np.mean(row[column])) for row in rows for column in columns)
-        return float(total / rows[-1]["steps"] * 1e6 / env.interval_us)
-
-    def start(self, num_agents: int) -> PolicyMemory:
-        """Memory of the greedy policy at the start of an episode."""
-        zero = jnp.zeros((), jnp.int32)
-        return PolicyMemory(self._first_gate(num_agents), zero, zero)
-
-    def decide(
-        self, actor: PyTree, memory: PolicyMemory, obs: Float[Array, "agents obs"]
-    ) -> tuple[PolicyMemory, Array]:
-        """Actions of the greedy policy: idle ports keep theirs, the others take the best ones."""
-        gate = memory.gate
-        best = self.head.mode(self.learner.values(actor, obs))
-        action = ql.choose(gate.idle, gate.action, best)
-        busy = jnp.sum(~gate.idle, dtype=jnp.int32)
-        return PolicyMemory(
-            replace(gate, action=action),
-            memory.inferences + busy,
-            memory.decisions + gate.idle.shape[-1],
-        ), action
-
-    def watch(
-        self, memory: PolicyMemory, reward: Float[Array, " agents"], info: dict[str, Array]
-    ) -> PolicyMemory:
-        """Memory of the policy after an interval."""
-        return replace(memory, gate=self._watch(memory.gate, memory.gate.action, reward, info))
-
-    def costs(self, memory: PolicyMemory) -> dict[str, Array]:
-        """Inferences and floating-point operations per decision so far."""
-        share = memory.inferences / jnp.maximum(memory.decisions, 1)
-        return {"inferences_per_decision": share, "flops_per_decision": self.flops * share}
-
-    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, PyTree]]:
-        """Networks and the parameters that one port needs, to measure their cost."""
-        return {"policy": (self.learner.net, one_agent(actor, self.config.shared))}
-
-    def controller(self, actor: PyTree, env: PortEnvironment) -> Controller | StatefulController:
-        """The greedy policy for evaluation in `env`, with idle gating if that is on."""
-        return StatefulPolicy(self, actor, env)
 
     def update(self, state: TrainState, params: PyTree) -> tuple[TrainState, dict[str, Array]]:
         """Roll out, store, exchange, learn.
@@ -331,11 +278,13 @@ class DDQN(Trainer):
             # From here on `gate` says which ports keep their action in the next interval.
             gate = self._watch(gate, action, reward, info)
             learnt_reward = c.reward_scale * (reward - c.reward_offset)
-            step = (obs, action, learnt_reward, terminated, truncated, info["final_obs"], gate.idle)
+            row = Step(
+                obs, action, learnt_reward, terminated, truncated, info["final_obs"], gate.idle
+            )
             done = info["episode_done"]
             first = self._first_gate(reward.shape[-1])
             gate = jax.tree.map(lambda a, b: ql.choose(done, a, b), first, gate)
-            return (env_state, next_obs, gate), (step, means)
+            return (env_state, next_obs, gate), (row, means)
 
         carry = (state.env, state.obs, state.gate)
         shared = (state.q.params, chance, params)
@@ -388,3 +337,56 @@ class DDQN(Trainer):
             "global_filled": state.shared.size / c.global_capacity,
             "foreign": jnp.sum(filled & foreign) / jnp.maximum(jnp.sum(filled), 1),
         }
+
+    def start(self, num_agents: int) -> PolicyMemory:
+        """Memory of the greedy policy at the start of an episode."""
+        zero = jnp.zeros((), jnp.int32)
+        return PolicyMemory(self._first_gate(num_agents), zero, zero)
+
+    def decide(
+        self, actor: PyTree, memory: PolicyMemory, obs: Float[Array, "agents obs"]
+    ) -> tuple[PolicyMemory, Array]:
+        """Actions of the greedy policy: idle ports keep theirs, the others take the best ones."""
+        gate = memory.gate
+        best = self.head.mode(self.learner.values(actor, obs))
+        action = ql.choose(gate.idle, gate.action, best)
+        busy = jnp.sum(~gate.idle, dtype=jnp.int32)
+        return PolicyMemory(
+            replace(gate, action=action),
+            memory.inferences + busy,
+            memory.decisions + gate.idle.shape[-1],
+        ), action
+
+    def watch(
+        self, memory: PolicyMemory, reward: Float[Array, " agents"], info: dict[str, Array]
+    ) -> PolicyMemory:
+        """Memory of the policy after an interval."""
+        return replace(memory, gate=self._watch(memory.gate, memory.gate.action, reward, info))
+
+    def costs(self, memory: PolicyMemory) -> dict[str, Array]:
+        """Inferences and floating-point operations per decision so far."""
+        share = memory.inferences / jnp.maximum(memory.decisions, 1)
+        return {"inferences_per_decision": share, "flops_per_decision": self.flops * share}
+
+    def controller(self, actor: PyTree, env: PortEnvironment) -> Controller | StatefulController:
+        """The greedy policy for evaluation in `env`, with idle gating if that is on."""
+        return StatefulPolicy(self, actor, env)
+
+    def network(self, actor: PyTree) -> Network | None:
+        """The policy, to be exported, without idle gating."""
+        return Network(self.head, actor)
+
+    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, PyTree]]:
+        """Networks and the parameters that one port needs, to measure their cost."""
+        return {"policy": (self.learner.net, one_agent(actor, self.config.shared))}
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one inference."""
+        return network_flops(self.config.hidden, self.env.obs_dim, self.head.outputs)
+
+    def exchanged_bytes(self, env: PortEnvironment, rows: Sequence[Mapping[str, Any]]) -> float:
+        """Bytes of the exchanges of memories while training."""
+        columns = ("exchanged_up_bytes", "exchanged_down_bytes")
+        total = sum(float(np.mean(row[column])) for row in rows for column in columns)
+        return float(total / rows[-1]["steps"] * 1e6 / env.interval_us)

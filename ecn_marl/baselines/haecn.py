@@ -42,7 +42,7 @@ from ecn_marl.baselines.rl import q_learning as ql
 from ecn_marl.baselines.rl import replay
 from ecn_marl.baselines.rl.distributions import Head
 from ecn_marl.baselines.rl.networks import Mlp, network_flops, one_agent
-from ecn_marl.baselines.rl.q_learning import QLearner, QState, Transition
+from ecn_marl.baselines.rl.q_learning import QLearner, QState, Step, Transition
 from ecn_marl.baselines.rl.replay import Ring
 from ecn_marl.baselines.rl.rollout import roll
 from ecn_marl.baselines.training import settings as check
@@ -187,15 +187,6 @@ class HAECN(Trainer):
         self.decision_row = ql.transition_shapes(2 * env.obs_dim, ())
         self.policy_row = ql.transition_shapes(env.obs_dim, env.action.shape)
 
-    @property
-    def flops(self) -> tuple[int, int]:
-        """Floating-point operations of an inference of the decision and of the policy module."""
-        c, obs = self.config, self.env.obs_dim
-        return (
-            network_flops(c.decision_hidden, 2 * obs, TRIGGER.outputs),
-            network_flops(c.hidden, obs, self.head.outputs),
-        )
-
     def init(self, key: jax.Array, params: PyTree) -> TrainState:
         """Fresh modules, empty memories and fresh environments, in different phases (as IPPO)."""
         c, env = self.config, self.env
@@ -249,51 +240,6 @@ class HAECN(Trainer):
             first=jnp.zeros_like(saved.first),
         )
         return in_force, trigger, decision_obs
-
-    def start(self, num_agents: int) -> PolicyMemory:
-        """Memory of the greedy policy at the start of an episode."""
-        zero = jnp.zeros((), jnp.int32)
-        return PolicyMemory(self._nothing_saved(num_agents), zero, zero)
-
-    def decide(
-        self, actor: PyTree, memory: PolicyMemory, obs: Float[Array, "agents obs"]
-    ) -> tuple[PolicyMemory, Array]:
-        """Actions of the greedy policy; ports without a trigger keep theirs."""
-        # Without exploration the key has no effect.
-        saved, trigger, _ = self._act(actor, memory.saved, obs, jax.random.key(0), 0.0)
-        triggers = memory.triggers + trigger.sum(dtype=jnp.int32)
-        memory = PolicyMemory(saved, triggers, memory.decisions + trigger.shape[-1])
-        return memory, saved.action
-
-    def watch(
-        self, memory: PolicyMemory, reward: Float[Array, " agents"], info: dict[str, Array]
-    ) -> PolicyMemory:
-        """Memory of the policy after an interval: the same."""
-        del reward, info
-        return memory
-
-    def costs(self, memory: PolicyMemory) -> dict[str, Array]:
-        """Triggers, inferences and floating-point operations per decision so far."""
-        share = memory.triggers / jnp.maximum(memory.decisions, 1)
-        return self._costs(share)
-
-    def _costs(self, share: Array) -> dict[str, Array]:
-        """Costs per decision where `share` of them trigger."""
-        small, large = self.flops
-        return {
-            "activation_frequency": share,
-            "inferences_per_decision": 1.0 + share,
-            "flops_per_decision": small + large * share,
-        }
-
-    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, PyTree]]:
-        """Networks and the parameters that one port needs, to measure their cost."""
-        nets = {"decision": self.decision.net, "policy": self.policy.net}
-        return {k: (net, one_agent(actor[k], self.config.shared)) for k, net in nets.items()}
-
-    def controller(self, actor: PyTree, env: PortEnvironment) -> StatefulController:
-        """The greedy policy for evaluation in `env`."""
-        return StatefulPolicy(self, actor, env)
 
     def update(self, state: TrainState, params: PyTree) -> tuple[TrainState, dict[str, Array]]:
         """Roll out, store, learn.
@@ -367,18 +313,16 @@ class HAECN(Trainer):
             quiet = TRIGGER.mode(self.decision.values(actor["decision"], next_decision_obs)) == 0
             # The decision module itself always has the choice.
             free = jnp.zeros_like(quiet)
-            rows = (
-                (
-                    decision_obs,
-                    trigger.astype(jnp.int32),
-                    scale * (penalised - base),
-                    *ends,
-                    next_decision_obs,
-                    free,
-                ),
-                (obs, saved.action, scale * (reward - base), *ends, last, quiet & c.every_interval),
-                trigger,
+            decision_row = Step(
+                decision_obs,
+                trigger.astype(jnp.int32),
+                scale * (penalised - base),
+                *ends,
+                next_decision_obs,
+                free,
             )
+            kept = quiet & c.every_interval
+            row = Step(obs, saved.action, scale * (reward - base), *ends, last, kept)
             metrics = {
                 "reward": reward.mean(),
                 "reward_after_penalty": penalised.mean(),
@@ -387,7 +331,7 @@ class HAECN(Trainer):
                 "triggered": trigger.mean(),
             }
             saved = replace(saved, first=saved.first | info["episode_done"])
-            return (env_state, next_obs, saved), (rows, metrics)
+            return (env_state, next_obs, saved), ((decision_row, row, trigger), metrics)
 
         carry = (state.env, state.obs, state.saved)
         shared = (state.actor, chance, params)
@@ -401,3 +345,57 @@ class HAECN(Trainer):
         means |= self._costs(means.pop("triggered"))
         next_state = replace(state, env=env_state, obs=obs, saved=saved)
         return next_state, (intervals, settings, trigger), means
+
+    def start(self, num_agents: int) -> PolicyMemory:
+        """Memory of the greedy policy at the start of an episode."""
+        zero = jnp.zeros((), jnp.int32)
+        return PolicyMemory(self._nothing_saved(num_agents), zero, zero)
+
+    def decide(
+        self, actor: PyTree, memory: PolicyMemory, obs: Float[Array, "agents obs"]
+    ) -> tuple[PolicyMemory, Array]:
+        """Actions of the greedy policy; ports without a trigger keep theirs."""
+        # Without exploration the key has no effect.
+        saved, trigger, _ = self._act(actor, memory.saved, obs, jax.random.key(0), 0.0)
+        triggers = memory.triggers + trigger.sum(dtype=jnp.int32)
+        memory = PolicyMemory(saved, triggers, memory.decisions + trigger.shape[-1])
+        return memory, saved.action
+
+    def watch(
+        self, memory: PolicyMemory, reward: Float[Array, " agents"], info: dict[str, Array]
+    ) -> PolicyMemory:
+        """Memory of the policy after an interval: the same."""
+        del reward, info
+        return memory
+
+    def costs(self, memory: PolicyMemory) -> dict[str, Array]:
+        """Triggers, inferences and floating-point operations per decision so far."""
+        share = memory.triggers / jnp.maximum(memory.decisions, 1)
+        return self._costs(share)
+
+    def _costs(self, share: Array) -> dict[str, Array]:
+        """Costs per decision where `share` of them trigger."""
+        small, large = self.flops
+        return {
+            "activation_frequency": share,
+            "inferences_per_decision": 1.0 + share,
+            "flops_per_decision": small + large * share,
+        }
+
+    def controller(self, actor: PyTree, env: PortEnvironment) -> StatefulController:
+        """The greedy policy for evaluation in `env`."""
+        return StatefulPolicy(self, actor, env)
+
+    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, PyTree]]:
+        """Networks and the parameters that one port needs, to measure their cost."""
+        nets = {"decision": self.decision.net, "policy": self.policy.net}
+        return {k: (net, one_agent(actor[k], self.config.shared)) for k, net in nets.items()}
+
+    @property
+    def flops(self) -> tuple[int, int]:
+        """Floating-point operations of an inference of the decision and of the policy module."""
+        c, obs = self.config, self.env.obs_dim
+        return (
+            network_flops(c.decision_hidden, 2 * obs, TRIGGER.outputs),
+            network_flops(c.hidden, obs, self.head.outputs),
+        )

@@ -193,10 +193,6 @@ class MAPPO(PPOTrainer):
             norm=ValueNorm.create(),
         )
 
-    def exchanged_bytes(self, env: PortEnvironment, rows: Sequence[Mapping[str, object]]) -> float:
-        """Bytes of the critic's input in training."""
-        return float(env.state_dim * FLOAT_BYTES * 1e6 / env.interval_us)
-
     def value(
         self, critic: PyTree, obs: Float[Array, "*b agents obs"]
     ) -> Float[Array, "*b agents"]:
@@ -243,3 +239,7 @@ class MAPPO(PPOTrainer):
             optax.huber_loss(clipped, batch.target, delta=c.huber),
         )
         return error.mean(), {"value_loss": error.mean()}
+
+    def exchanged_bytes(self, env: PortEnvironment, rows: Sequence[Mapping[str, object]]) -> float:
+        """Bytes of the critic's input in training."""
+        return float(env.state_dim * FLOAT_BYTES * 1e6 / env.interval_us)

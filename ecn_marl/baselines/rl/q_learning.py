@@ -97,6 +97,25 @@ class QConfig:
         return self.envs * self.rollout
 
 
+class Step(NamedTuple):
+    """A step of every agent, leaves `[..., A, ...]`; with an axis of time in front, a rollout."""
+
+    obs: Leaf
+    """Observation."""
+    action: Leaf
+    """Action."""
+    reward: Leaf
+    """Reward that is learnt from."""
+    terminated: Leaf
+    """Whether the step ended the episode for good."""
+    truncated: Leaf
+    """Whether it was cut off there."""
+    next_obs: Leaf
+    """The observation that followed; at the end of an episode its final one."""
+    kept: Leaf
+    """Whether the action has to be kept there."""
+
+
 class Transition(NamedTuple):
     """One agent's experience, leaves `[..., A, ...]`."""
 
@@ -234,9 +253,7 @@ def transitions(
     """Rows of a rollout for the memory of each agent.
 
     Args:
-        steps: leaves `[time, envs, A, ...]`: observation, action, reward, terminated, truncated,
-            the observation that followed (at the end of an episode its final one), and whether the
-            action has to be kept there.
+        steps: a `Step`, or a tuple of its leaves, `[time, envs, A, ...]`.
         gamma: discount per step.
         n: steps of a return, see `n_step`.
 
