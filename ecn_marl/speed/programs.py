@@ -46,8 +46,8 @@ class Measured:
     state_bytes: int
 
 
-def start(env: AutoReset, params: PyTree, key: jax.Array, envs: int) -> Carry:
-    """Fresh environments, each with a key of its own; `env` is one that resets itself."""
+def start(env: AutoReset | EcnEnv, params: PyTree, key: jax.Array, envs: int) -> Carry:
+    """Fresh environments, each with a key of its own."""
     keys = jax.random.split(key, envs)
     obs, state = jax.vmap(env.reset, (0, None))(keys, params)
     return keys, state, obs, jnp.zeros((envs, env.num_agents), jnp.float32)
@@ -59,7 +59,7 @@ def random_steps(
     """Steps of a batch of environments under uniformly random actions.
 
     Args:
-        env: functional environment that resets itself.
+        env: functional environment that resets itself, or whose episode is longer than all runs.
         at_once: steps that are compiled as one.
 
     Returns:
