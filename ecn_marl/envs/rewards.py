@@ -170,7 +170,7 @@ def check_options(**options: float) -> None:
             raise unknown_name("reward option", name, tuple(OPTIONS))
         low, high, allowed = OPTIONS[name]
         check_value(name, value, Kind((RealNumber,), allowed))
-        integral = name != "queue_steps" or value == int(value)
+        integral = name != "queue_steps" or float(value).is_integer()
         if not (low <= value <= high and integral):
             raise bad_value(name, value, allowed)
 

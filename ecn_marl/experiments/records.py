@@ -13,6 +13,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -155,7 +156,7 @@ class Record:
         try:
             text = gzip.decompress(data) if _suffix(path) == ".json.gz" else data
             tree = json.loads(text)
-        except (EOFError, OSError, ValueError) as error:  # gzip raises the first two
+        except (EOFError, OSError, zlib.error, ValueError) as error:  # gzip raises the first three
             raise bad_value("record", str(path), f"a whole JSON file ({error})") from None
         if not isinstance(tree, dict) or tree.get("format") != FORMAT:
             raise bad_value("record", str(path), f"a file whose format is {FORMAT!r}")
@@ -192,7 +193,7 @@ def _suffix(path: Path) -> str:
 
 def _rounded(values: object) -> np.ndarray:
     """As float64; whole numbers as they are, others with `DIGITS` significant digits."""
-    array = np.array(values, np.float64)
+    array = np.array(values, np.float64, order="C")  # or `reshape` would copy, not view
     flat = array.reshape(-1)
     # Formatting is slow, and whole numbers need none. Rounding by way of text makes floats that are
     # written with few digits; arithmetic could leave more behind.

@@ -86,7 +86,8 @@ def test_info_has_all_statistics_of_the_interval(env):
 
 def test_a_tuner_at_rest_is_a_static_setting(env):
     """Buffer-coupled thresholds on their floor are SECN2, to the last bit of every metric."""
-    rule = evaluated(env, "dynamic:buffer:alpha=1e-9,floor_kb=400,spread=4,pmax=0.2", episodes=3)
+    at_rest = "dynamic:buffer:alpha=1e-9,floor_kb=400,kmax_over_kmin=4,pmax=0.2"
+    rule = evaluated(env, at_rest, episodes=3)
     static = evaluated(env, "static:secn2", episodes=3)
     for name, values in static.items():
         np.testing.assert_array_equal(rule[name], values, err_msg=name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import jax
@@ -199,6 +200,8 @@ def test_pet_has_a_gradient_and_the_steps_have_none(port_stats):
         ("queue_scale_kb", float("inf"), "above 0"),
         ("queue_steps", 0, r"\[1, 32\]"),
         ("queue_steps", 33, r"\[1, 32\]"),
+        ("queue_steps", math.nan, r"\[1, 32\]"),
+        ("queue_steps", math.inf, r"\[1, 32\]"),
         ("queue_floor_kb", -1.0, "above 0"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -351,10 +352,11 @@ def test_switches_are_true_or_false(name: str) -> None:
 
 
 def test_policies_that_make_observations_anew_refuse_other_views() -> None:
+    algorithm = SimpleNamespace(start=print, decide=print, watch=print, costs=print)  # never called
     with pytest.raises(
         ValueError, match=r"telemetry = .*policies with a memory see every interval"
     ):
-        StatefulPolicy(None, None, make({"observation_delay": 1}))
+        StatefulPolicy(algorithm, None, make({"observation_delay": 1}))
 
 
 def test_networks_whose_switches_are_not_in_order() -> None:

@@ -67,6 +67,14 @@ def test_the_order_of_facts_does_not_matter(tmp_path):
     assert Record.load(tmp_path / "1.json").meta == {"a": None, "b": [1, 2]}
 
 
+def test_numbers_are_rounded_in_any_memory_order():
+    rows = np.array([[1 / 3, 2 / 3], [1 / 7, 5 / 7]])
+    c_order, fortran = (
+        Record("x", {}, {"J": np.array(rows, order=order)}).columns["J"] for order in "CF"
+    )
+    assert (c_order == fortran).all() and (c_order != rows).any()
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -97,10 +105,13 @@ def test_damaged_and_foreign_files_are_named(tmp_path, content, reason):
     assert str(path) in str(caught.value)
 
 
-def test_a_cut_archive_is_named(tmp_path):
+@pytest.mark.parametrize(
+    "damaged", [lambda data: data[:-20], lambda data: data[:12] + b"\xff" * 4 + data[16:]]
+)
+def test_a_damaged_archive_is_named(tmp_path, damaged):
     path = tmp_path / "x.json.gz"
     record("x").save(path)
-    path.write_bytes(path.read_bytes()[:-20])
+    path.write_bytes(damaged(path.read_bytes()))
     with pytest.raises(ValueError, match="a whole JSON file"):
         Record.load(path)
     with pytest.raises(ValueError, match=r"ends in \.json or \.json\.gz"):

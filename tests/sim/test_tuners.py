@@ -157,7 +157,7 @@ def test_parse_tuner():
         ("pi:a=1e-6", "pi: b = 2.906e-05 is not allowed: expected less than a"),
         ("ecn-sharp:target_us=20", "ecn-sharp: target_us = 20.0 is not allowed"),
         ("queue:pmax=1.5", "queue: pmax = 1.5 is not allowed: expected a probability"),
-        ("queue:spread=1", "queue: spread = 1.0 is not allowed"),
+        ("queue:kmax_over_kmin=1", "queue: kmax_over_kmin = 1.0 is not allowed"),
         ("utilisation:start_kb=500", "utilisation: start_kb = 500.0 is not allowed"),
         ("utilisation:up=0.9", "utilisation: up = 0.9 is not allowed"),
     ],

@@ -366,7 +366,7 @@ def test_long_runs_say_what_they_find():
     lines = {line.quantity: line for line in endurance.long_run("short", network, 0.1, 2).lines}
     assert lines["bytes lost or made"].verdict == lines["flows deferred"].verdict == "pass"
     # 876 flows in expectation: within five standard deviations.
-    assert lines["flows"].ours * 0.2 == pytest.approx(876.6, abs=5 * 876.6**0.5)
-    ratio = lines["started, second half"].ours
+    assert lines["flows"].simulated * 0.2 == pytest.approx(876.6, abs=5 * 876.6**0.5)
+    ratio = lines["started, second half"].simulated
     assert 0.5 < ratio < 2.0
-    assert lines["delivered, second half"].ours > 0
+    assert lines["delivered, second half"].simulated > 0

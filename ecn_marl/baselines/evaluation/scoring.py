@@ -90,6 +90,14 @@ class Acting(Protocol):
         """Actions for observations; the most likely ones if `greedy`."""
 
 
+@runtime_checkable
+class Controlling(Protocol):
+    """A learner that makes the controller of its policy itself; see `Trainer.controller`."""
+
+    def controller(self, actor: PyTree, env: Environment) -> Controller | StatefulController:
+        """The greedy policy in an environment."""
+
+
 class Greedy:
     """The mode of an algorithm's `act` as a controller: one inference for every decision."""
 
@@ -110,16 +118,16 @@ class Greedy:
 
 
 def greedy_controller(
-    algorithm: Acting, actor: PyTree, env: Environment
+    algorithm: Acting | Controlling, actor: PyTree, env: Environment
 ) -> Controller | StatefulController:
     """The greedy policy of an algorithm: its own `controller(actor, env)`, or the mode of `act`."""
-    if hasattr(algorithm, "controller"):
+    if isinstance(algorithm, Controlling):
         return algorithm.controller(actor, env)
     return Greedy(algorithm, actor)
 
 
 def scorer(
-    algorithm: Acting,
+    algorithm: Acting | Controlling,
     env: MeasuredEnvironment,
     params: PyTree,
     *,

@@ -30,7 +30,7 @@ from ecn_marl.experiments.papers.suite import Cell, Row, Suite, Training
 from ecn_marl.experiments.plan import TUNING, Place, Site
 from ecn_marl.experiments.publish import PLAN
 from ecn_marl.experiments.recipes import Recipe
-from ecn_marl.experiments.records import Record
+from ecn_marl.experiments.records import SUFFIXES, Record
 from ecn_marl.experiments.sources import code
 from ecn_marl.experiments.workflow import Show
 
@@ -243,7 +243,9 @@ def run_suite(
 def read_results(folder: Path) -> dict[str, dict[str, Record]]:
     """Records by cell and row from `cells/CELL/scores`, without running anything."""
     records: dict[str, dict[str, Record]] = {}
-    for file in sorted(folder.glob("cells/*/scores/*.json*")):
+    for file in sorted(folder.glob("cells/*/scores/*")):
+        if not file.name.endswith(SUFFIXES):
+            continue  # a draft that a killed process left
         record = Record.load(file)
         records.setdefault(file.parent.parent.name, {})[record.name] = record
     return records

@@ -51,7 +51,7 @@ class UtilisationDriven(Stepped):
     * K `down` if u >= `full` and q > `long_kb`: there is more queue than the link needs;
     * else, and where less than a packet was ever queued (marks slow no sender down), K stays.
 
-    `kmin = K`, `kmax = spread K`. Marks with SECN2's slope (Kmax / Kmin = 4, Pmax = 20 %).
+    `kmin = K`, `kmax = kmax_over_kmin K`. Marks with SECN2's slope (Kmax / Kmin = 4, Pmax = 20 %).
 
     Attributes:
         full: utilisation above which a link counts as full.
@@ -114,8 +114,8 @@ class QueueDriven(Stepped):
     within bounds; intervals in which less than a packet was queued are skipped. With the trend
     alone K would be a function of the queue (the sum telescopes). So the level counts, too: it
     holds the mean queue at the target. The level is cut before the trend is taken, so that
-    growth and drain cancel, however fast either is. `kmin = K`, `kmax = spread K`, with SECN2's
-    slope.
+    growth and drain cancel, however fast either is. `kmin = K`, `kmax = kmax_over_kmin K`,
+    with SECN2's slope.
 
     Attributes:
         target_kb: mean queue at which K rests.

@@ -87,21 +87,21 @@ class Ramped(Tuner):
     """A tuner that keeps the slope of the ramp, by default that of SECN2.
 
     Attributes:
-        spread: `kmax / kmin`.
+        kmax_over_kmin: `kmax / kmin`.
         pmax: marking probability at `kmax`.
     """
 
-    # Named in short forms such as `queue:spread=3`, so it keeps this name.
-    spread: float = 4.0
+    kmax_over_kmin: float = 4.0
     pmax: float = 0.2
 
     def __post_init__(self) -> None:
         """Check the constants."""
         super().__post_init__()
         self._probability("pmax")
-        if self.spread < 1.01:
-            raise bad_value(f"{self.name}: spread", self.spread, "Kmax / Kmin >= 1.01")
+        if self.kmax_over_kmin < 1.01:
+            name = f"{self.name}: kmax_over_kmin"
+            raise bad_value(name, self.kmax_over_kmin, "Kmax / Kmin >= 1.01")
 
     def ramp(self, kmin: Float[Array, " ports"]) -> Ecn:
         """Thresholds for a `kmin` in bytes, `[P]`."""
-        return Ecn(kmin, self.spread * kmin, jnp.full_like(kmin, self.pmax))
+        return Ecn(kmin, self.kmax_over_kmin * kmin, jnp.full_like(kmin, self.pmax))

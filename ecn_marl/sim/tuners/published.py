@@ -226,4 +226,4 @@ class BufferCoupled(Ramped):
         used = segment_sum(jnp.asarray(stats.queue), switch, switches)
         free = jnp.maximum(net.buffer - used, 0.0)[switch]
         kmax = port_scale(net) * jnp.maximum(self.alpha * free, self.floor_kb * KB)
-        return (), self.ramp(kmax / self.spread)
+        return (), self.ramp(kmax / self.kmax_over_kmin)
