@@ -64,12 +64,12 @@ def queue_page(traces: Sequence[Trace]) -> bytes:
     figure, axes = _figure(len(traces), 2, size, sharex=True, sharey="row")
     for (left, right), trace in zip(axes, traces, strict=True):
         late = trace.time_ms > SETTLED_MS
-        settled = max(trace.recorded[late].max(), trace.ours[late].max()) / 1e3
-        highest = max(trace.recorded.max(), trace.ours.max()) / 1e3
+        settled = max(trace.recorded[late].max(), trace.simulated[late].max()) / 1e3
+        highest = max(trace.recorded.max(), trace.simulated.max()) / 1e3
         top = settled if highest > BIG * settled else highest
         sides = (
             (left, "packets", trace.recorded, RECORDED),
-            (right, "ours", trace.ours, OURS),
+            (right, "ours", trace.simulated, OURS),
         )
         for axis, name, queue, colour in sides:
             axis.fill_between(trace.time_ms, queue / 1e3, color=colour, alpha=0.2, linewidth=0)
@@ -95,11 +95,9 @@ def fct_page(curves: Sequence[Slowdowns]) -> bytes:
     for row, curve in zip(axes, curves, strict=True):
         for axis, (label, members) in zip(row, class_members(curve.size).items(), strict=True):
             _distribution(axis, curve.recorded[members], RECORDED, "packets", "-")
-            for i, seed in enumerate(curve.ours[:, members]):
+            for i, seed in enumerate(curve.simulated[:, members]):
                 _distribution(axis, seed, OURS, "ours, each seed" if i == 0 else "", "-")
-            mean = (
-                f"mean {curve.recorded[members].mean():.2f} → {curve.ours[:, members].mean():.2f}"
-            )
+            mean = f"mean {curve.recorded[members].mean():.2f} → {curve.simulated[:, members].mean():.2f}"
             axis.set_title(f"{curve.ecn}, {label}: {mean}", loc="left", fontsize=8.5, color=INK)
             axis.set_xscale("log")
             axis.set_ylim(0.0, 1.0)
@@ -126,7 +124,7 @@ def _distribution(axis: Axes, values: np.ndarray, colour: str, label: str, style
 
 def _has_ratio(line: Line) -> bool:
     """Whether the line has a tolerance and a ratio to its reference."""
-    finite = np.isfinite(line.ours) and line.reference > 0 and line.ours > 0
+    finite = np.isfinite(line.simulated) and line.reference > 0 and line.simulated > 0
     return line.tolerance is not None and bool(finite)
 
 
@@ -158,7 +156,7 @@ def overview(lines: Sequence[Line]) -> bytes:
 def _strip(axis: Axes, lines: Sequence[Line], group: str) -> None:
     """The lines of one group side by side; arrows mark those outside the frame."""
     position = np.arange(len(lines))
-    ratio = np.array([line.ours / line.reference for line in lines])
+    ratio = np.array([line.simulated / line.reference for line in lines])
     band = np.array([line.allowed / line.reference for line in lines])
     failed = np.array([line.verdict == "FAIL" for line in lines])
     independent = np.array([line.basis == "independent" for line in lines])

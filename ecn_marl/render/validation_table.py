@@ -80,7 +80,7 @@ def validation_table(lines: list[Line]) -> Table:
         table.add_row(
             f"  {line.quantity}{unit}{note}",
             figure(line.reference),
-            figure(line.ours),
+            figure(line.simulated),
             error_text(line),
             tolerance_text(line),
             f"[{COLOURS[line.verdict]}]{line.verdict}[/]",

@@ -145,8 +145,8 @@ def substep_program(env: EcnEnv, envs: int, warm: int = 50) -> tuple[Compiled, P
         warm: steps of the warm-up under random actions.
 
     Returns:
-        The program `(state, sums, gone, tick) -> (state, sums, gone)`, its first three arguments,
-        and `tick`, which stays fixed.
+        The program `(state, sums, slotless, tick) -> (state, sums, slotless)`, its first three
+        arguments, and `tick`, which stays fixed.
     """
     program, carry, params = compiled_steps(env, envs, 1)
     state = program.call(*carry, params, jnp.int32(warm))[1].env.sim
@@ -164,8 +164,8 @@ def _repeated(env: EcnEnv, carry: PyTree, tick: PyTree, plan: Plan) -> Timing:
 
     def run(carry: PyTree, tick: PyTree, n: Array) -> PyTree:
         def body(_: object, carry: PyTree) -> PyTree:
-            state, sums, gone = carry
-            return jax.vmap(env.sim._substep)(state, sums, gone, tick)
+            state, sums, slotless = carry
+            return jax.vmap(env.sim._substep)(state, sums, slotless, tick)
 
         return jax.lax.fori_loop(0, n, body, carry)
 

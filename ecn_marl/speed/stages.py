@@ -19,6 +19,8 @@ from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.interface import Environment
 from ecn_marl.sim.lifecycle import FREE
 from ecn_marl.sim.simulator import Ecn, SimParams, SimState, Simulator
+from ecn_marl.sim.state import PortSums
+from ecn_marl.sim.tick import Tick
 from ecn_marl.speed.programs import compiled_steps
 from ecn_marl.speed.timing import Plan, Timing, compiled, interleaved
 from ecn_marl.wrappers import AutoReset
@@ -42,8 +44,10 @@ class NoAdmission(Simulator):
 class NoSubsteps(NoAdmission):
     """A simulator without admission and substeps: senders and queues do not move."""
 
-    def _substep(self, state: SimState, sums: PyTree, gone: Array, tick: PyTree) -> PyTree:
-        return replace(state, step=state.step + 1), sums, gone
+    def _substep(
+        self, state: SimState, sums: PortSums, slotless: Array, tick: Tick
+    ) -> tuple[SimState, PortSums, Array]:
+        return replace(state, step=state.step + 1), sums, slotless
 
 
 @dataclass(frozen=True)
@@ -51,8 +55,8 @@ class NoCompletion(NoSubsteps):
     """A simulator without completions either: only preparations of ticks and PFC are left."""
 
     def _complete(
-        self, state: SimState, sums: PyTree, params: SimParams, tick: PyTree, gone: Array
-    ) -> tuple[SimState, PyTree]:
+        self, state: SimState, sums: PortSums, params: SimParams, tick: Tick, slotless: Array
+    ) -> tuple[SimState, PortSums]:
         return state, sums
 
 

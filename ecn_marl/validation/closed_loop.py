@@ -208,7 +208,7 @@ def pooled(outcomes: list[Outcome]) -> dict[str, tuple[float, float]]:
     logs = {policy: np.zeros(2) for policy in POLICIES}
     for policy, line in itertools.product(POLICIES, lines):
         if line.case.endswith(policy):
-            logs[policy] += np.log([line.reference, line.ours]) / len(EPISODES)
+            logs[policy] += np.log([line.reference, line.simulated]) / len(EPISODES)
     return {policy: tuple(np.exp(pair)) for policy, pair in logs.items()}
 
 

@@ -171,7 +171,7 @@ def _ranks(group: str, case: str, curves: list[Slowdowns], basis: Basis) -> list
     for label, members in class_members(curves[0].size).items():
         orders = [
             [fct[..., members].mean() for fct in side]
-            for side in ([c.recorded for c in curves], [c.ours for c in curves])
+            for side in ([c.recorded for c in curves], [c.simulated for c in curves])
         ]
         tau = float(kendalltau(*orders).statistic)
         quantity = f"rank of the settings, tau {label}"

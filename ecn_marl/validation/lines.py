@@ -52,7 +52,7 @@ class Line:
         quantity: what was measured, e.g. `queue mean`.
         unit: its unit, empty for ratios.
         reference: recorded or computed value.
-        ours: the simulator's value, NaN if it has none (a flow did not finish).
+        simulated: the simulator's value, NaN if it has none (a flow did not finish).
         tolerance: None if the line is only reported.
         basis: where the reference comes from.
         note: remark for the reader.
@@ -63,7 +63,7 @@ class Line:
     quantity: str
     unit: str
     reference: float
-    ours: float
+    simulated: float
     tolerance: Tolerance | None = None
     basis: Basis = "tuned"
     note: str = ""
@@ -71,7 +71,7 @@ class Line:
     @property
     def error(self) -> float:
         """Our value minus the reference, in the line's unit."""
-        return self.ours - self.reference
+        return self.simulated - self.reference
 
     @property
     def relative_error(self) -> float:
@@ -103,7 +103,7 @@ class Line:
             "quantity": self.quantity,
             "unit": self.unit,
             "reference": float(self.reference),
-            "ours": float(self.ours),
+            "ours": float(self.simulated),
             "error": float(self.error),
             "relative_error": float(self.relative_error),
             "tolerance": limits,
@@ -115,40 +115,40 @@ class Line:
 
 @dataclass(frozen=True)
 class Trace:
-    """A queue over time, recorded and ours.
+    """A queue over time, recorded and simulated.
 
     Attributes:
         page: traces of one page are drawn together.
         label: what was run.
         time_ms: times of the samples, `[T]`.
         recorded: queue, bytes, `[T]`.
-        ours: queue of one of our seeds, bytes, `[T]`.
+        simulated: queue of one of our seeds, bytes, `[T]`.
     """
 
     page: str
     label: str
     time_ms: np.ndarray
     recorded: np.ndarray
-    ours: np.ndarray
+    simulated: np.ndarray
 
 
 @dataclass(frozen=True)
 class Slowdowns:
-    """FCT slowdowns of a flow list under one ECN setting, recorded and ours.
+    """FCT slowdowns of a flow list under one ECN setting, recorded and simulated.
 
     Attributes:
         page: flow list and senders; settings of one page are drawn together.
         ecn: name of the setting.
         size: payloads, bytes, `[N]`.
         recorded: slowdowns, `[N]`.
-        ours: slowdowns of all our seeds, `[S, N]`.
+        simulated: slowdowns of all our seeds, `[S, N]`.
     """
 
     page: str
     ecn: str
     size: np.ndarray
     recorded: np.ndarray
-    ours: np.ndarray
+    simulated: np.ndarray
 
 
 @dataclass(frozen=True)
