@@ -97,7 +97,8 @@ def fct_page(curves: Sequence[Slowdowns]) -> bytes:
             _distribution(axis, curve.recorded[members], RECORDED, "packets", "-")
             for i, seed in enumerate(curve.simulated[:, members]):
                 _distribution(axis, seed, OURS, "ours, each seed" if i == 0 else "", "-")
-            mean = f"mean {curve.recorded[members].mean():.2f} → {curve.simulated[:, members].mean():.2f}"
+            means = (curve.recorded[members].mean(), curve.simulated[:, members].mean())
+            mean = f"mean {means[0]:.2f} → {means[1]:.2f}"
             axis.set_title(f"{curve.ecn}, {label}: {mean}", loc="left", fontsize=8.5, color=INK)
             axis.set_xscale("log")
             axis.set_ylim(0.0, 1.0)
