@@ -146,6 +146,18 @@ def test_c_acc_finds_the_best_joint_action_of_the_tiers():
     assert best.mean() < 1.0, "one setting per tier must cost something here"
 
 
+def test_c_acc_standardises_its_features_over_random_settings():
+    """Random play reaches every setting of both tiers; features are centred by its moments."""
+    algorithm = CentralACC(TieredToy(), replace(SMALL, standardise=8))
+    actions = algorithm.env.action.sample(jax.random.key(0), 1000)
+    assert actions.shape == (1000, 2)
+    assert {tuple(pair) for pair in np.asarray(actions).tolist()} == set(
+        itertools.product(range(5), repeat=2)
+    )
+    state = initial_state(algorithm, PARAMS, 0)
+    assert np.asarray(state.actor["params"]["centre"]).any()
+
+
 def test_idle_ports_keep_their_action_and_the_share_is_reported():
     # ports must be idle for their queue alone: the toy's reward stays the same by chance
     config = replace(SMALL, epsilon=0.0, epsilon_min=0.0, idle_intervals=1000)

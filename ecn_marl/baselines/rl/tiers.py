@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from ecn_marl.baselines.rl.q_learning import discrete_head
 from ecn_marl.envs.interface import Environment
@@ -53,6 +53,11 @@ class TierAction:
     def shape(self) -> tuple[int, ...]:
         """Shape of the action."""
         return (len(self.nvec),)
+
+    def sample(self, key: jax.Array, num_agents: int) -> Int[Array, "agents components"]:
+        """Uniformly random choices."""
+        nvec = np.asarray(self.nvec, np.int32)
+        return jax.random.randint(key, (num_agents, nvec.size), 0, nvec, jnp.int32)
 
 
 @dataclass(frozen=True)

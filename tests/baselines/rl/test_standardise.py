@@ -61,12 +61,15 @@ class Recorder:
     """An auto-resetting environment that keeps every observation it returns."""
 
     def __init__(self, env):
-        self.env, self.seen = AutoReset(env), []
+        self.env, self.recorded = AutoReset(env), []
         self.action, self.num_agents = env.action, env.num_agents
+
+    def reset(self, *args):
+        return self.env.reset(*args)
 
     def step(self, *args):
         out = self.env.step(*args)
-        jax.debug.callback(lambda x: self.seen.append(np.array(x)), out[0])
+        jax.debug.callback(lambda x: self.recorded.append(np.array(x)), out[0])
         return out
 
 
@@ -81,7 +84,7 @@ def test_random_observations_are_standard_at_the_first_layer():
     _, mean, std = run_randomly(env, keys[2], PARAMS, (state, obs), 8)
     jax.block_until_ready(std)
     jax.effects_barrier()
-    observations = np.concatenate([x.reshape(-1, 2) for x in env.seen])
+    observations = np.concatenate([x.reshape(-1, 2) for x in env.recorded])
     assert observations.shape == (6 * 8 * 3, 2)
     net = Mlp((4,), 5, standardised=True)
     params = standardise(net.init(jax.random.key(1), jnp.zeros(2)), mean, std)
