@@ -84,7 +84,7 @@ def operation(
         limits: parameters that are left to XLA, for the documentation.
     """
 
-    def when_known(dtype: str, *numbers: np.ndarray) -> np.ndarray | None:
+    def when_known(dtype: str, *numbers: np.ndarray) -> np.ndarray | np.generic | None:
         floats = any(n.dtype == np.float32 for n in numbers)
         return fold(*numbers) if fold is not None and (folds_floats or not floats) else None
 

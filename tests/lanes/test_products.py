@@ -46,8 +46,9 @@ def test_products_are_those_of_float64(
         return jnp.matmul(a, b)
 
     axes = (None if own == "right" else 0, None if own == "left" else 0)
-    found = jax.jit(lanes.vmap(product, axes))(np.float32(a), np.float32(b))
-    a, b = np.float64(np.float32(a)), np.float64(np.float32(b))
+    single = a.astype(np.float32), b.astype(np.float32)
+    found = jax.jit(lanes.vmap(product, axes))(*single)
+    a, b = (x.astype(np.float64) for x in single)
     a, b = (a.swapaxes(-1, -2) if flip_left else a), (b.swapaxes(-1, -2) if flip_right else b)
     bound = 2.0**-23 * (depth + 1) * np.matmul(np.abs(a), np.abs(b))
     assert (np.abs(np.matmul(a, b) - found) <= bound).all()

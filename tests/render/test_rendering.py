@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import matplotlib
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
@@ -162,6 +163,10 @@ def test_longest_queues_get_the_rows_of_a_large_network():
     assert painter.names[painter.order].tolist() == names
 
 
+@pytest.mark.skipif(
+    tuple(map(int, matplotlib.__version__.split(".")[:2])) < (3, 11),
+    reason="the tolerance is for text as matplotlib 3.11 draws it",
+)
 def test_rows_of_a_large_network_are_named_as_those_of_a_small_one():
     """Names kept as pixels are at the places where matplotlib draws text, in any order."""
     small = ecn_marl.make("incast-v0", topology=star(SHOWN))
