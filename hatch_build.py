@@ -1,8 +1,8 @@
-"""What the metadata of a release takes from where it is built: its URLs, and links that work on PyPI.
+"""The metadata of a release that depends on where it is built: URLs, and links that work on PyPI.
 
-The README links to files beside it. A package index shows the README alone, so links and pictures have
-to lead to the repository. Its address is known where a release is built, by the variables that GitHub
-Actions sets, and nowhere else: builds elsewhere have no URLs and keep the README as it is.
+The README links to files beside it. A package index shows the README alone, so there its links and
+pictures have to lead to the repository. The variables of GitHub Actions tell its address, where a
+release is built. Builds elsewhere have no URLs and keep the README as it is.
 """
 
 from __future__ import annotations
