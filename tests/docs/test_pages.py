@@ -86,6 +86,30 @@ def test_code_of_pages_runs(page, tmp_path):
     code_blocks.run(text, tmp_path)
 
 
+def test_commands_of_all_pages_exist():
+    """Subcommands and options, wherever they are named: in blocks, in text, in notebooks."""
+    import typer
+
+    from ecn_marl.cli import app
+
+    commands = typer.main.get_command(app).commands
+    options = {
+        name: {"--help"}.union(*([*p.opts, *p.secondary_opts] for p in command.params))
+        for name, command in commands.items()
+    }
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]
+    wrong, checked = [], 0
+    for page in [*pages, *(ROOT / "notebooks").glob("*.ipynb"), *DOCS.rglob("*.svg")]:
+        for call in re.finditer(r"ecn-marl ([a-z][a-z-]*)((?:[^`\n#\\<]|\\\n)*)", page.read_text()):
+            name, rest = call.groups()
+            named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", rest))
+            checked += 1
+            if name not in options or named - options[name]:
+                wrong.append((page.name, call.group(0)))
+    assert checked > 150
+    assert not wrong
+
+
 def test_first_page_has_the_quick_start_of_the_readme():
     quick, *_ = code_blocks.blocks((DOCS / "index.md").read_text())
     assert quick in code_blocks.blocks((ROOT / "README.md").read_text())
