@@ -59,7 +59,7 @@ def _figure(
 
 
 def queue_page(traces: Sequence[Trace]) -> bytes:
-    """Queues over time: recorded on the left, ours on the right, one row per run."""
+    """Queues over time: recorded on the left, simulated on the right, one row per run."""
     size = (10.0, 0.9 + 1.9 * len(traces))
     figure, axes = _figure(len(traces), 2, size, sharex=True, sharey="row")
     for (left, right), trace in zip(axes, traces, strict=True):
@@ -69,7 +69,7 @@ def queue_page(traces: Sequence[Trace]) -> bytes:
         top = settled if highest > BIG * settled else highest
         sides = (
             (left, "packets", trace.recorded, RECORDED),
-            (right, "ours", trace.simulated, OURS),
+            (right, "ecn_marl", trace.simulated, OURS),
         )
         for axis, name, queue, colour in sides:
             axis.fill_between(trace.time_ms, queue / 1e3, color=colour, alpha=0.2, linewidth=0)
@@ -96,7 +96,7 @@ def fct_page(curves: Sequence[Slowdowns]) -> bytes:
         for axis, (label, members) in zip(row, class_members(curve.size).items(), strict=True):
             _distribution(axis, curve.recorded[members], RECORDED, "packets", "-")
             for i, seed in enumerate(curve.simulated[:, members]):
-                _distribution(axis, seed, OURS, "ours, each seed" if i == 0 else "", "-")
+                _distribution(axis, seed, OURS, "ecn_marl, each seed" if i == 0 else "", "-")
             means = (curve.recorded[members].mean(), curve.simulated[:, members].mean())
             mean = f"mean {means[0]:.2f} → {means[1]:.2f}"
             axis.set_title(f"{curve.ecn}, {label}: {mean}", loc="left", fontsize=8.5, color=INK)
@@ -109,7 +109,9 @@ def fct_page(curves: Sequence[Slowdowns]) -> bytes:
         axis.xaxis.set_major_formatter(ScalarFormatter())
         axis.xaxis.set_minor_formatter(NullFormatter())
     axes[0, -1].legend(frameon=False, fontsize=8, loc="lower right")
-    figure.suptitle(f"{curves[0].page}: packets → ours", x=0.01, ha="left", fontsize=10, color=INK)
+    figure.suptitle(
+        f"{curves[0].page}: packets → ecn_marl", x=0.01, ha="left", fontsize=10, color=INK
+    )
     return png(figure)
 
 
@@ -130,7 +132,7 @@ def _has_ratio(line: Line) -> bool:
 
 
 def overview(lines: Sequence[Line]) -> bytes:
-    """Every line with a tolerance, as ours over reference, with the band of its tolerance."""
+    """Every line with a tolerance, as simulated over reference, with the band of its tolerance."""
     checked = [line for line in lines if _has_ratio(line)]
     groups = list(dict.fromkeys(line.group for line in checked))
     columns = min(2, len(groups))
@@ -142,7 +144,7 @@ def overview(lines: Sequence[Line]) -> bytes:
         _strip(axis, [line for line in checked if line.group == group], group)
     axes[0, 0].set_ylim(1 - FRAME, 1 + FRAME)
     for axis in axes[:, 0]:
-        axis.set_ylabel("ours / reference", fontsize=9)
+        axis.set_ylabel("ecn_marl / reference", fontsize=9)
     figure.suptitle(
         "All lines with a tolerance (band). Red: out of it; triangle: independent; "
         "arrow: beyond the frame",
