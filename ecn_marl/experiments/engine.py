@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ecn_marl._errors import bad_value
-from ecn_marl._files import json_text
+from ecn_marl._files import without_nan
 from ecn_marl.baselines.algorithms import ALGORITHMS
 from ecn_marl.baselines.evaluation.cost import decision_us
 from ecn_marl.baselines.evaluation.episodes import BATCH, Evaluation, episodes_runner, evaluate
@@ -97,7 +97,7 @@ def scored(
         score = plan.scorer(name) or (_score_learner if is_learner else _score_rule)
         evaluations, meta, curves = score(plan, place, name, episode_keys, show)
         meta = {**meta, **_facts(plan, place, name), **facts, "asked": requests[name]}
-        record = Record.of(name, evaluations, json.loads(json_text(meta)), curves)
+        record = Record.of(name, evaluations, json_types(without_nan(meta), str), curves)
         record.save(files[name])
         records[name] = record
     return {name: record for name, record in records.items() if record is not None}

@@ -31,6 +31,7 @@ from ecn_marl.experiments import recipes as rc
 from ecn_marl.experiments.plan import Plan
 from ecn_marl.experiments.publish import publish
 from ecn_marl.experiments.records import Record
+from ecn_marl.sim import star
 
 pytestmark = pytest.mark.usefixtures("small_scenario")
 
@@ -260,7 +261,10 @@ def test_each_seed_has_its_own_best_checkpoint(done, tmp_path):
 @pytest.mark.slow
 def test_a_split_scores_trained_policies_without_training(done, monkeypatch):
     plan, results = done
-    variants = {"short": lambda: {"max_steps": 20}, "long": lambda: {"max_steps": 40}}
+    variants = {
+        "short": lambda: {"max_steps": 20},
+        "long": lambda: {"max_steps": 40, "topology": star(3)},  # no type of JSON
+    }
     monkeypatch.setitem(splits.SPLITS, "lengths", splits.Split(SMALL, "", {}, variants))
     monkeypatch.setattr(en, "train_run", never)
     records = bn.bench(replace(plan, scenarios=(), split="lengths"), quiet)
