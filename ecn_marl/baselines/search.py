@@ -242,7 +242,7 @@ class Trials:
             self._results[x].append({name: float(values[i]) for name, values in objectives.items()})
         self.runs += len(rows)
         if self.progress is not None:
-            self.progress(self.runs, "episodes searched")
+            self.progress(self.runs, "searched")
 
     def row(self, candidate: np.ndarray) -> dict[str, Any]:
         """Results of a candidate, for JSON."""

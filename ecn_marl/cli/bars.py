@@ -112,8 +112,9 @@ def progress(
     tenth, moved = 0, threading.Event()
 
     def show(done: float, note: str = "") -> None:
-        nonlocal tenth
-        bar.update(row, completed=done, note=note)
+        nonlocal tenth, total
+        total = max(total, done)  # a search may take more episodes than expected
+        bar.update(row, completed=done, total=total, note=note)
         if done:
             moved.set()
         if writes_lines and int(10 * done / total) > tenth:

@@ -194,11 +194,11 @@ def bench(
     )
     if scenarios == [RATES]:
         others = [name for name in changed if name not in ("small", "largest", "resume")]
-        _refuse(changed, others, f"nothing with {RATES}")
+        _refuse(changed, others, f"no such option with {RATES}")
         _bench_rates(algorithms, seeds, (small, largest), out, results, as_json)
         return
     if papers.are_papers(scenarios):
-        _refuse(changed, ("sealed", "split", "largest"), "nothing with papers")
+        _refuse(changed, ("sealed", "split", "largest"), "no such option with papers")
         numbers = ("steps", "search_episodes", "eval_episodes", "eval_seed")
         paper_options = papers.Options(
             names=list(scenarios or []),
@@ -214,7 +214,7 @@ def bench(
         with stops_in_one_line(AGAIN):
             papers.bench(paper_options, out or Path("runs/papers"), results, as_json)
         return
-    _refuse(changed, ("small", "largest", "resume"), f"nothing but with {RATES} or papers")
+    _refuse(changed, ("small", "largest", "resume"), f"no such option without {RATES} or papers")
     names = pl.DEFAULT if algorithms is None else pl.policy_names(algorithms)
     plan = pl.Plan(
         scenarios=tuple(scenarios or ([] if split else [pl.DEFAULT_SCENARIO])),

@@ -259,6 +259,8 @@ def validate(
         if changed:
             typer.echo(ex.changes_text(changed), err=as_json)
             raise typer.Exit(1)
+        if not as_json:
+            typer.echo("Every verdict is as expected: lines out of tolerance are known misses.")
 
 
 @app.command(

@@ -65,8 +65,8 @@ def train(
         settings = [*settings, f"envs={user_options.pop('envs')}"]
     steps, seed = user_options.pop("steps", None), user_options.pop("seed", 0)
     for name, value in user_options.items():
-        expected = f"nothing with {algorithm or resume}: what it trains on are settings, e.g. --set"
-        raise bad_value(f"--{name.replace('_', '-')}", value, f"{expected} senders=4,8")
+        allowed = f"no such option with {algorithm or resume}; use settings, e.g. --set senders=4,8"
+        raise bad_value(f"--{name.replace('_', '-')}", value, allowed)
     if resume is not None and settings:
         raise bad_value("--set", settings[0], f"nothing: {resume} goes on as it was started")
     saving_times = Saving(*saving)
@@ -111,7 +111,7 @@ def check_form(run: str, int8: bool, tree: int | None) -> None:
 
     for option, value in {"--int8": int8 or None, "--tree": tree}.items():
         if value is not None:
-            raise bad_value(option, value, f"nothing with {run}, whose agents are ports")
+            raise bad_value(option, value, f"no such option with {run}, whose agents are ports")
 
 
 def export(run: str, out: Path, checkpoint: str, int8: bool, tree: int | None) -> None:
@@ -173,7 +173,9 @@ def evaluate(
     from ecn_marl.render.rate_table import rate_table
 
     for name, value in inapplicable.items():
-        raise bad_value(f"--{name.replace('_', '-')}", value, "nothing in scenarios of rates")
+        raise bad_value(
+            f"--{name.replace('_', '-')}", value, "no such option where flows are the agents"
+        )
     options = parse_fields(fields, RateScenario)
     with progress("evaluate", "episodes", float(episodes * len(policies)), lines=False) as show:
         result = rate.evaluate_rate(

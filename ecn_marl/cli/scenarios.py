@@ -37,11 +37,11 @@ def scenarios(
 
     if name is not None:
         if as_json:
-            raise bad_value("--json", True, "nothing with a scenario, which is drawn")
+            raise bad_value("--json", True, "no such option with a scenario, which is drawn")
         _draw_scenario(name, out or Path(f"{name}.png"), seed)
         return
     if out is not None:
-        raise bad_value("--out", str(out), "nothing without the name of a scenario")
+        raise bad_value("--out", str(out), "no such option without the name of a scenario")
     _list_scenarios(as_json)
 
 

@@ -363,7 +363,9 @@ def test_folders_without_a_plan_are_refused(tmp_path):
 
 
 def test_options_that_papers_do_not_have_are_refused(tmp_path):
-    assert "nothing with papers" in failure("bench", "pet", "--sealed", "--out", tmp_path / "x")
+    assert "no such option with papers" in failure(
+        "bench", "pet", "--sealed", "--out", tmp_path / "x"
+    )
     assert "unknown algorithm" in failure("bench", "pet", "--algos", "ptt", "--out", tmp_path / "x")
     assert "papers" in failure("bench", "websearch-v0", "--resume", "--out", tmp_path / "x")
     assert not (tmp_path / "x").exists()
