@@ -16,10 +16,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._errors import bad_value
+from ecn_marl.sim import last_byte, ways
 from ecn_marl.sim import lifecycle as life
-from ecn_marl.sim import ways
 from ecn_marl.sim.config import SimConfig
-from ecn_marl.sim.last_byte import LastByte, at_end, at_level
 from ecn_marl.sim.nic import Sent
 from ecn_marl.sim.queues import Ecn, Fluid, Level, Served, Service, serve_level, tail_drop
 from ecn_marl.sim.slots import in_use, segment_sum
@@ -43,7 +42,7 @@ class Ports(NamedTuple):
         buffer: shared buffer of each switch, bytes, `[S]`.
         site: switch of each port, and of the queue of each flow at each level (S for none), where
             full buffers drop, `[P]` and `[L W, F]`; None where pauses keep them from filling.
-        shut: whether each flow's queue is paused, by level, `[L, F]`.
+        drain: bytes that the port of each flow may send per substep at each level, `[L W, F]`.
         share: share of each way in what flows send, `[W, F]`; None with one way, see `ways`.
     """
 
@@ -58,7 +57,7 @@ class Ports(NamedTuple):
     limit: Float[Array, " queues"] | None
     buffer: Float[Array, " switches"]
     site: tuple[Int[Array, " ports"], Int[Array, "rows flows"]] | None
-    shut: Bool[Array, "levels flows"]
+    drain: Float[Array, "rows flows"]
     share: Float[Array, "ways flows"] | None = None
 
 
@@ -69,8 +68,6 @@ class Moved(NamedTuple):
         out: bytes delivered per flow, `[F]`.
         log_survival: `-log` of the chance that a packet crosses all hops unmarked, `[F]`.
         wait: forward queueing delay at the end of the substep, µs, `[F]`.
-        own: time the busy ports on the way take for the flow's bytes of this substep, µs, `[F]`.
-        residual: mean wait for packets that are being sent by ports without a queue, µs, `[F]`.
         pool: ACKs and released data left in the queues, `[2, Q]`.
         released: bytes of released flows that left.
         dropped: bytes of each flow that were dropped, `[F]`.
@@ -78,19 +75,13 @@ class Moved(NamedTuple):
         sent: bytes sent by each queue, `[Q]`.
         mark: marking probability of each queue, `[Q]`.
         pace: rate at which each queue is served, bytes/µs, `[Q]`.
-        ahead: time that the queues at the start of the substep take at these rates, µs, `[F]`; None
-            with one traffic class.
+        last: last bytes at the end of the substep.
         by_way: bytes delivered by each way, `[W, F]`; None with one.
-        last: last bytes on their way at the end of the substep; None if they are not tracked.
-        beyond: parts of `wait` and of `own` that are for queues after the first level, µs, `[F]`;
-            None likewise.
     """
 
     out: Float[Array, " flows"]
     log_survival: Float[Array, " flows"]
     wait: Float[Array, " flows"]
-    own: Float[Array, " flows"]
-    residual: Float[Array, " flows"]
     pool: Float[Array, "2 queues"]
     released: Float[Array, ""]
     dropped: Float[Array, " flows"]
@@ -98,10 +89,8 @@ class Moved(NamedTuple):
     sent: Float[Array, " queues"]
     mark: Float[Array, " queues"]
     pace: Float[Array, " queues"]
-    ahead: Float[Array, " flows"] | None
+    last: last_byte.LastByte
     by_way: Float[Array, "ways flows"] | None = None
-    last: LastByte | None = None
-    beyond: tuple[Float[Array, " flows"], Float[Array, " flows"]] | None = None
 
 
 def forward(
@@ -123,33 +112,37 @@ def forward(
     moving = sent.give if ports.share is None else (ports.share * sent.give).reshape(-1)
     busy = ways.per_way(busy, w)
     dropped = jnp.zeros_like(moving)
-    zero = jnp.zeros_like(moving)
-    way = _Way(zero, zero, zero, zero, zero, ahead=None if c == 1 else zero, was_behind=zero)
-    last = at_end(flows, ports.shut, cfg.dt_us)
+    way = _Way(*(jnp.zeros_like(moving),) * 3)
+    begin = ways.per_way(jnp.clip(flows.start_in, 0.0, cfg.dt_us), w)
+    last = last_byte.start(flows, sent, ports.share, cfg.topology.n_levels)
     levels = []
     pool = state.pool.at[0].add(ports.ack_bytes)
-    service = Service(ports.weights, ports.packet, cfg.dt_us, cfg.softness, last is not None)
+    service = Service(ports.weights, ports.packet, cfg.dt_us, cfg.softness)
     free = None if ports.site is None else _free_buffer(queue, ports)
     # Unrolled, since levels have different numbers of queues.
     for i, (low, high) in enumerate(itertools.pairwise(cfg.queue_bounds)):
         span = slice(low, high)
         entering, free = _entering(moving, flows, (i, w), span, queue, free, ports)
         dropped = dropped + (moving - entering)
-        backlog = ways.level(flows.backlog, i, w)
+        hop = ways.level(flows.hop, i, w)
+        backlog = in_use(ways.level(flows.backlog, i, w), busy)
+        batch = in_use(ways.level(flows.due, i, w), busy)
         fluid = Fluid(
-            backlog=in_use(backlog, busy),
+            backlog=backlog,
             entering=entering,
-            due=in_use(ways.level(flows.due, i, w), busy),
-            hop=ways.level(flows.hop, i, w),
-            meeting=ways.meetings(ways.level(flows.hop, i, w), w),
+            due=last_byte.due(last, i, batch, backlog, ways.level(ports.drain, i, w)),
+            hop=hop,
+            begin=begin,
+            ending=jnp.where(last.moving & (last.level == i), entering, 0.0),
+            meeting=ways.meetings(hop, w),
         )
         served = serve_level(fluid, _level(pool, queue, span, c, ports), service)
         moving = in_use(served.out, busy)
-        last = at_level(last, i, served, way.behind, ports.share, cfg.dt_us)
-        way = _further(way, served, backlog, fluid.meeting)
+        last = last_byte.cross(last, i, served.place, hop < high - low, begin, cfg.dt_us)
+        way = _further(way, served, fluid.meeting)
         levels.append(served)
     dropped = ways.total(dropped, w)
-    along = ways.Joined(moving, way.log_survival, way.wait, way.own, way.residual, way.ahead)
+    along = ways.Joined(moving, way.log_survival, way.wait)
     along = ways.joined(along, ports.share)
     # A flow whose last byte was in the network may have lost it: it sends again.
     back = (dropped > 0) & (flows.stage > life.SENDING) & (flows.stage < life.DONE)
@@ -167,7 +160,7 @@ def _moved(
     along: ways.Joined,
     moving: Float[Array, " n"],
     dropped: Float[Array, " flows"],
-    last: LastByte | None,
+    last: last_byte.LastByte,
     ports: Ports,
 ) -> Moved:
     """The result of all levels; `moving` bytes of each way left the last one, `[W F]`."""
@@ -175,8 +168,6 @@ def _moved(
         out=along.out,
         log_survival=along.log_survival,
         wait=along.wait,
-        own=along.own,
-        residual=along.residual,
         pool=jnp.concatenate([s.pool for s in levels], axis=1),
         released=sum((s.pool_out[1].sum() for s in levels), jnp.zeros((), moving.dtype)),
         dropped=dropped,
@@ -184,17 +175,9 @@ def _moved(
         sent=jnp.concatenate([s.sent for s in levels]),
         mark=jnp.concatenate([s.mark for s in levels]),
         pace=jnp.concatenate([s.pace for s in levels]),
-        ahead=along.ahead,
-        by_way=None if ports.share is None else moving.reshape(ports.share.shape),
         last=last,
-        beyond=None if last is None else _beyond(along, levels[0], ports),
+        by_way=None if ports.share is None else moving.reshape(ports.share.shape),
     )
-
-
-def _beyond(along: ways.Joined, first: Served, ports: Ports) -> tuple[Array, Array]:
-    """`Moved.beyond`, from the sums over all levels."""
-    wait, own = (ways.slowest(x, ports.share) for x in (first.wait, first.own))
-    return jnp.maximum(along.wait - wait, 0.0), jnp.maximum(along.own - own, 0.0)
 
 
 def _entering(
@@ -241,43 +224,27 @@ def _level(pool: Array, queue: Array, span: slice, c: int, ports: Ports) -> Leve
 
 
 class _Way(NamedTuple):
-    """Sums along each way, leaves `[W F]`; the first four and `ahead` as in `Moved`.
+    """Sums along each way, leaves `[W F]`; the first two as in `Moved`.
 
     Attributes:
         log_survival: see there.
         wait: see there.
-        own: see there.
-        residual: see there.
         behind: bytes queued at the levels passed, after the substep.
-        ahead: see there.
-        was_behind: bytes queued at the levels passed, before the substep.
     """
 
     log_survival: Float[Array, " flows"]
     wait: Float[Array, " flows"]
-    own: Float[Array, " flows"]
-    residual: Float[Array, " flows"]
     behind: Float[Array, " flows"]
-    ahead: Float[Array, " flows"] | None
-    was_behind: Float[Array, " flows"]
 
 
-def _further(way: _Way, served: Served, backlog: Float[Array, " n"], meeting: Array | None) -> _Way:
-    """One level further, where each flow had a `backlog` before the substep."""
-    ahead = way.ahead
-    if ahead is not None and served.ahead is not None:
-        was_behind = ways.together(way.was_behind, meeting)
-        ahead = served.ahead + jnp.maximum(ahead, was_behind * served.slowness)
+def _further(way: _Way, served: Served, meeting: Array | None) -> _Way:
+    """One level further."""
     behind = ways.together(way.behind, meeting)
     return _Way(
         log_survival=way.log_survival + served.log_survival,
-        # When the last byte reaches this level, all bytes of its flow further back are here too.
+        # When a byte sent now reaches this level, all bytes of its flow further back are here too.
         wait=served.wait + jnp.maximum(way.wait, behind * served.slowness),
-        own=way.own + served.own,
-        residual=way.residual + served.residual,
         behind=way.behind + served.backlog,
-        ahead=ahead,
-        was_behind=way.was_behind + backlog,
     )
 
 

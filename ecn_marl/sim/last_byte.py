@@ -1,12 +1,16 @@
-"""Where the last byte of a flow is, and how long it has yet to wait.
+"""Where the last byte of a flow is, and when it leaves the network.
 
-When it is sent, its wait follows from the queues on its way as they are then (`sink`). Later queues
-may grow before it reaches them: all flows of a burst fill the queue of one receiver, but reach it
-one queue after the other. So the wait is computed again in every substep, from the queues that are
-still ahead of it.
+Queues are first in, first out: a last byte leaves its queue when the port has sent all that was
+ahead of it. So it takes its place when it arrives, `ahead` bytes from the head, and moves up by
+what the queue can send in every substep, whatever else arrives later. At the next level it takes a
+place in the same way. Flows whose last bytes arrive at a queue within the same substep are taken to
+be ahead of each other: none leaves before the port can have sent the bytes of them all.
 
-For a flow on several ways the slowest way counts, at each level. With several traffic classes the
-wait stays as computed when the last byte was sent. With one level no queue lies beyond the first.
+Marks, queues and accounts are those of the fluid (`queues`), in which the bytes of a flow leave in
+proportion to backlogs. `due` keeps the two together: the fluid of a flow leaves evenly until its
+last byte does.
+
+For a flow on several ways each has a last byte, and the slowest counts.
 """
 
 from __future__ import annotations
@@ -16,79 +20,115 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ecn_marl.sim.queues import Served
+from ecn_marl.sim import lifecycle as life
+from ecn_marl.sim.nic import Sent
+from ecn_marl.sim.queues import Place
 from ecn_marl.sim.state import Flows
-from ecn_marl.sim.ways import slowest
+
+UNSENT = -1
+"""Level of a last byte that has not been sent."""
 
 
 class LastByte(NamedTuple):
-    """The last bytes that are in the network, leaves `[F]`; meaningless for other flows.
+    """The last bytes of all ways of all flows in a substep, leaves `[W F]`.
 
     Attributes:
-        level: level of queues where it is.
-        head: time until it leaves that level, µs.
-        tail: time until it leaves the last one, µs.
-        slowness: time that a byte takes at its level, µs; 0 if the flow has no queue there.
-        shut: whether its queue at each level is paused, `[L, F]`.
+        level: level of queues where it is: `UNSENT` before, and the number of levels beyond them.
+        ahead: bytes that its queue has to send until it has left, itself included.
+        moving: whether it arrives at `level` in this substep.
+        at: when within the substep it arrives, µs.
     """
 
-    level: Int[Array, " flows"]
-    head: Float[Array, " flows"]
-    tail: Float[Array, " flows"]
-    slowness: Float[Array, " flows"]
-    shut: Bool[Array, "levels flows"]
+    level: Int[Array, " n"]
+    ahead: Float[Array, " n"]
+    moving: Bool[Array, " n"]
+    at: Float[Array, " n"]
 
 
-def at_end(flows: Flows, shut: Bool[Array, "levels flows"], dt: float) -> LastByte | None:
-    """Where they are at the end of a substep, before `at_level` adds the queues ahead."""
-    if flows.level is None:
-        return None
-    head = flows.tail - flows.beyond - dt
-    return LastByte(flows.level, head, head, jnp.zeros_like(head), shut)
-
-
-def at_level(
-    last: LastByte | None,
-    i: int,
-    served: Served,
-    behind: Float[Array, " n"],
-    share: Float[Array, "ways flows"] | None,
-    dt: float,
-) -> LastByte | None:
-    """Add the wait of a level.
-
-    A last byte leaves a level at the time fixed when it arrived there, since queues are first in,
-    first out. It reaches the next level within the substep, and waits for what is queued there
-    then. At levels further on it waits for what is queued there now, after the bytes that its own
-    flow has yet to bring there. These are at most what can leave its level before it does, though
-    queues served in proportion to backlogs may hold more of them.
+def start(
+    flows: Flows, sent: Sent, share: Float[Array, "ways flows"] | None, n_levels: int
+) -> LastByte:
+    """Where they are at the start of a substep, and those that NICs send in it.
 
     Args:
-        last: where it is, after the levels before this one.
+        flows: slots.
+        sent: what the NICs did in the substep.
+        share: share of each way in what flows send, `[W, F]`; None with one way.
+        n_levels: number of levels.
+    """
+    level = jnp.where(flows.stage == life.SENDING, UNSENT, flows.level)
+    finished = jnp.broadcast_to(sent.finished, level.shape)
+    used = finished if share is None else finished & (share > 0)
+    level = jnp.where(used, 0, jnp.where(finished, n_levels, level))
+    at = jnp.broadcast_to(sent.finished_at, level.shape)
+    return LastByte(*(x.reshape(-1) for x in (level, flows.ahead, used, at)))
+
+
+def due(
+    last: LastByte, i: int, due: Float[Array, " n"], backlog: Float[Array, " n"], capacity: Array
+) -> Float[Array, " n"]:
+    """Bytes of each flow that are to leave level `i` in a substep, `[W F]`.
+
+    Args:
+        last: last bytes.
         i: number of the level.
-        served: result of the level in the substep.
-        behind: bytes of the flow at the levels before, of each way, `[W F]`.
-        share: share of each way in what flows send; None with one way.
+        due: the same by `queues.batches`.
+        backlog: bytes of each flow there.
+        capacity: bytes that the port of each flow can send in the substep.
+    """
+    waits = (last.level == i) & ~last.moving
+    part = jnp.minimum(capacity / jnp.maximum(last.ahead, 1.0), 1.0)
+    return jnp.where(waits, jnp.maximum(due, backlog * part), due)
+
+
+def cross(
+    last: LastByte,
+    i: int,
+    place: Place,
+    on_level: Bool[Array, " n"],
+    begin: Float[Array, " n"],
+    dt: float,
+) -> LastByte:
+    """Let a level serve, in the middle of a substep.
+
+    Args:
+        last: last bytes, after the levels before this one.
+        i: number of the level.
+        place: places of those that arrive there.
+        on_level: which ways have a queue at the level.
+        begin: when within the substep each flow starts, 0 if it did before, µs.
         dt: substep, µs.
     """
-    if last is None or served.ahead is None:
-        return last
-    slowness = slowest(served.slowness, share)
-    if i == 0:
-        return last._replace(slowness=jnp.where(last.level == 0, slowness, 0.0))
-    wait, wait_before, own_wait = (
-        slowest(x, share) for x in (served.wait, served.ahead, behind * served.slowness)
+    here = last.level == i
+    arrives = here & last.moving
+    ahead = jnp.where(arrives, place.first + place.spread * last.at, last.ahead)
+    rate = place.service / dt
+    # The port was idle until flows started, but not longer than until this one did.
+    since = jnp.where(arrives, jnp.minimum(place.idle, begin), 0.0)
+    leaves = since + ahead / jnp.maximum(rate, 1e-6)
+    leaves = jnp.where(arrives, jnp.maximum(leaves, last.at) + place.residual, leaves)
+    leaves = jnp.where(on_level, leaves, last.at)
+    out = here & (leaves <= dt)
+    # Paused queues send nothing: what is ahead stays.
+    rest = jnp.where(place.service > 0, (leaves - dt) * rate, ahead)
+    return LastByte(
+        level=jnp.where(out, i + 1, last.level),
+        ahead=jnp.where(here, rest, last.ahead),
+        moving=jnp.where(here, out, last.moving),
+        at=jnp.where(out, leaves, last.at),
     )
-    # A flow without a queue at its level has a slowness of 0; its quotient is not used below.
-    limit = jnp.maximum(last.head, 0.0) * slowness / jnp.maximum(last.slowness, 1e-9)
-    own_wait = jnp.where(last.slowness > 0.0, jnp.minimum(own_wait, limit), own_wait)
-    arrives = (last.head <= 0.0) & (last.level == i - 1) & ~last.shut[i - 1]
-    # A byte sent in the last substep may have arrived in that one.
-    since = jnp.minimum(-last.head / dt, 2.0)
-    queued = jnp.maximum(wait + (wait_before - wait) * since, 0.0)
-    head = jnp.where(arrives, last.head + queued, last.head)
-    level = jnp.where(arrives, i, last.level)
-    further = jnp.maximum(last.tail, own_wait) + wait
-    tail = jnp.where(level < i, further, jnp.where(arrives, head, last.tail))
-    slowness = jnp.where(level == i, slowness, last.slowness)
-    return LastByte(level, head, tail, slowness, last.shut)
+
+
+def arrival(
+    last: LastByte, n_levels: int, ways: int
+) -> tuple[Bool[Array, " flows"], Bool[Array, " flows"], Float[Array, " flows"]]:
+    """Which flows' last bytes leave the last level in a substep, which have left it, and when.
+
+    Returns:
+        Whether the slowest way leaves in the substep, `[F]`; whether all ways have left, `[F]`;
+        when within the substep, µs, `[F]`.
+    """
+    left = last.level.reshape(ways, -1) == n_levels
+    now = last.moving.reshape(ways, -1) & left
+    at = jnp.where(now, last.at.reshape(ways, -1), 0.0).max(0)
+    return now.any(0) & left.all(0), left.all(0), at

@@ -371,14 +371,12 @@ def empty_flows(
     tickets: bool = False,
     ways: tuple[int, int] = (1, 1),
     late_words: int = 1,
-    followed: bool = False,
 ) -> Flows:
     """A table of free slots.
 
     The delay line of the CNPs has `words` of 32 substeps each in its near part, and `late_words` in
     its far part. With `tickets`, flows carry the tickets of their sources, see `sim.tickets`.
-    `ways` is the number of paths there, and back, that a flow can be on at once. `followed` is
-    whether last bytes are tracked, see `sim.last_byte`.
+    `ways` is the number of paths there, and back, that a flow can be on at once.
     """
     zero = jnp.zeros((slots,), real)
     integers = jnp.zeros((slots,), jnp.int32)
@@ -407,6 +405,8 @@ def empty_flows(
         spaced=zero,
         gate=zero,
         wait=zero,
+        level=jnp.full((ways[0], slots), -1, jnp.int32),
+        ahead=jnp.zeros((ways[0], slots), real),
         tail=zero,
         after=zero,
         rtt=zero,
@@ -419,6 +419,4 @@ def empty_flows(
         transport=transport,
         ticket=integers - 1 if tickets else None,
         by_way=jnp.zeros((ways[0], slots), real) if ways[0] > 1 else None,
-        level=integers if followed else None,
-        beyond=zero if followed else None,
     )

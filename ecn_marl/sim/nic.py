@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.sizes import CHUNK
-from ecn_marl.sim.slots import look_up_one, segment_sum
+from ecn_marl.sim.slots import look_up, look_up_one, segment_sum
 from ecn_marl.sim.state import Flows
 
 LAST_BYTE = 0.5
@@ -66,7 +66,8 @@ def send(
     strong as they are.
 
     A flow that starts or ends within the substep demands only what it can send in it; the rest of
-    its share goes to the others.
+    its share goes to the others. A NIC sends nothing before its first flow starts, see `_capacity`,
+    and no flow has sent all before the NIC can have sent that, see `_finish_times`.
 
     Args:
         flows: slots.
@@ -88,7 +89,7 @@ def send(
     if room is not None:
         demand = jnp.minimum(demand, jnp.maximum(room, 0.0) / dt)
     demand = jnp.where(active, demand, 0.0)
-    level = water_level(demand, flows.src, nic.capacity, level)
+    level = water_level(demand, flows.src, _capacity(demand, flows.src, begin, nic, dt), level)
     share = look_up_one(level, flows.src)
     give = jnp.minimum(demand, share) * dt
     finished = active & (flows.rest_high == 0) & (flows.rest_low - give < LAST_BYTE)
@@ -98,9 +99,8 @@ def send(
     give = jnp.where(active, flows.rest_low - rest, 0.0)
     # While whole chunks are left, `rest_low` holds one at least and does not limit a substep.
     borrow = (flows.rest_high > 0) & (rest < CHUNK)
-    # A flow without a share would get 0 / 0.
-    pace = jnp.maximum(jnp.minimum(rate, share), 1e-6)
-    finished_at = jnp.minimum(begin + flows.rest_low / pace, dt)
+    size = jnp.where(finished, flows.rest_low, 0.0)
+    finished_at = _finish_times(size, rate, demand, share, begin, flows.src, nic, dt)
     if latched:
         spacing = flows.spaced + jnp.where(flows.spaced > 0, 0.0, nic.packet) - give
         spacing = jnp.where(give >= nic.packet, 0.0, spacing)
@@ -111,6 +111,72 @@ def send(
         rest_high=flows.rest_high - borrow,
     )
     return Sent(flows, give, finished, finished_at, level)
+
+
+def _capacity(
+    demand: Float[Array, " flows"],
+    src: Int[Array, " flows"],
+    begin: Float[Array, " flows"],
+    nic: Nic,
+    dt: float,
+) -> Float[Array, " hosts"]:
+    """What each NIC can send on average over a substep in which flows start, bytes/µs, `[H]`.
+
+    Until they start it sends what the others demand, and no more: with nothing else to send, flows
+    that start in the middle of a substep have half of it.
+
+    Args:
+        demand: bytes/µs each flow could send, 0 for idle slots, `[F]`.
+        src: source host of each slot, `[F]`.
+        begin: when each flow starts, 0 if it has started before, µs, `[F]`.
+        nic: limits of the NICs.
+        dt: substep, µs.
+    """
+    fresh = jnp.where(begin > 0, demand, 0.0)
+    columns = jnp.stack([demand, fresh, fresh * begin], -1)
+    total, fresh, moment = segment_sum(columns, src, nic.capacity.shape[0]).T
+    # The mean start, weighted by demand; where none starts, the quotient is 0.
+    idle = moment / jnp.maximum(fresh, 1e-6) / dt
+    return nic.capacity - jnp.maximum(nic.capacity - (total - fresh), 0.0) * idle
+
+
+def _finish_times(
+    size: Float[Array, " flows"],
+    rate: Float[Array, " flows"],
+    demand: Float[Array, " flows"],
+    share: Float[Array, " flows"],
+    begin: Float[Array, " flows"],
+    src: Int[Array, " flows"],
+    nic: Nic,
+    dt: float,
+) -> Float[Array, " flows"]:
+    """When within the substep the flows that send their last byte do so, µs, `[F]`.
+
+    Served round robin, a flow of `m` bytes has sent all when the NIC has sent it, as much of every
+    flow that goes on at the level of the NIC, what slower flows demand meanwhile, and all of the
+    flows that end in the same substep. That is exact for flows of one size that start together;
+    otherwise the shorter ones end later, at most by what the NIC takes for the others that end.
+
+    Args:
+        size: bytes left of the flows that send their last byte, 0 for others, `[F]`.
+        rate: rate that each sender allows, bytes/µs, `[F]`.
+        demand: bytes/µs that each could send, 0 for idle slots, `[F]`.
+        share: level of its NIC, bytes/µs, `[F]`.
+        begin: when each flow starts, µs, `[F]`.
+        src: source host of each slot, `[F]`.
+        nic: limits of the NICs.
+        dt: substep, µs.
+    """
+    goes_on = (demand > 0) & (size <= 0)
+    limited = goes_on & (demand >= share)
+    slower = jnp.where(goes_on & ~limited, demand, 0.0)
+    columns = jnp.stack([size, limited.astype(size.dtype), slower], -1)
+    ending, n_limited, slower = segment_sum(columns, src, nic.capacity.shape[0]).T
+    at_nic = jnp.stack([ending, n_limited, nic.capacity, nic.capacity - slower], -1)
+    ending, n_limited, line, free = look_up(at_nic, src).T
+    alone = size / jnp.maximum(jnp.minimum(rate, line), 1e-6)
+    shared = (ending + n_limited * size) / jnp.maximum(free, 1e-6)
+    return jnp.minimum(begin + jnp.maximum(alone, shared), dt)
 
 
 def water_level(
@@ -140,8 +206,8 @@ def water_level(
     for _ in range(2):
         share = look_up_one(level, src)
         limited = (demand >= share) & (demand > 0)
-        satisfied = segment_sum(jnp.where(limited, 0.0, demand), src, n)
-        n_limited = segment_sum(limited.astype(demand.dtype), src, n)
+        columns = jnp.stack([jnp.where(limited, 0.0, demand), limited.astype(demand.dtype)], -1)
+        satisfied, n_limited = segment_sum(columns, src, n).T
         # At a level far too high, flows below it may demand more than the capacity: restart at 0.
         settled = jnp.where(satisfied <= capacity, capacity, 0.0)
         level = jnp.where(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -15,6 +16,11 @@ from jaxtyping import Array, Bool, Float, Int
 from ecn_marl.sim.sizes import PAYLOAD, packet_count, wire_bytes
 from ecn_marl.sim.state import Flows, NetParams
 from ecn_marl.sim.traffic import Offer
+
+
+ALONE, STANDALONE = "alone", "standalone"
+IDEALS = (ALONE, STANDALONE)
+"""Ideal completion times: of the flow alone, or by the formula of the recorded simulator."""
 
 
 class Paths(NamedTuple):
@@ -39,11 +45,13 @@ def find_paths(
     up: Bool[Array, " ports"] | None = None,
     *,
     n_ways: int = 1,
+    ideal: str = ALONE,
 ) -> Paths:
     """Paths and path constants of offered flows.
 
-    The ideal completion time is the packet simulator's `standalone`: both propagation delays, one
-    store-and-forward time of a 1000 B packet per hop, and the wire bytes at the bottleneck's rate.
+    The ideal completion time is that of the flow alone, see `_beyond_bottleneck`, or the recorded
+    packet simulator's `standalone`: both propagation delays, one store-and-forward time of a 1000 B
+    packet per hop, and the wire bytes at the bottleneck's rate.
 
     Args:
         net: the network.
@@ -52,12 +60,13 @@ def find_paths(
         up: which ports' links work; None for all. Paths that do not work are left out of the
             choice, as long as there are others.
         n_ways: paths W that a flow's packets are spread over, see `sprayed_paths`; 1 for one path.
+        ideal: one of `IDEALS`.
 
     Returns:
         Ports, feedback delay, return delay and ideal FCT (µs), NIC rate (bytes/µs).
     """
     if n_ways > 1:
-        return sprayed_paths(net, offer, n_ways, up)
+        return sprayed_paths(net, offer, n_ways, up, ideal)
     real = net.port_rate.dtype
     # The last entry is for levels that a path passes by: it takes no time.
     rate = jnp.append(net.port_rate, jnp.asarray(jnp.inf, real))
@@ -69,20 +78,53 @@ def find_paths(
     delay_forth = net.nic_delay[offer.src] + delay[forward].sum(-1)
     delay_back = net.nic_delay[offer.dst] + delay[back].sum(-1)
     ack = net.ack_bytes / net.nic_rate[offer.dst] + (net.ack_bytes / rate[back]).sum(-1)
-    header = net.packet_bytes - PAYLOAD
-    wire = wire_bytes(offer.payload, header)
-    last_packet = offer.payload - PAYLOAD * (packet_count(offer.payload) - 1.0) + header
     line = net.nic_rate[offer.src]
-    bottleneck = jnp.minimum(line, rate[forward].min(-1))
-    stored = PAYLOAD / line + (PAYLOAD / rate[forward]).sum(-1)
+    slowness = jnp.concatenate([1.0 / line[:, None], 1.0 / rate[forward]], -1)
+    after = delay_forth + _beyond_bottleneck(net, offer, slowness) + delay_back + ack
+    sending = _wire(net, offer) * slowness.max(-1)
+    alone = after + sending
+    standalone = delay_forth + delay_back + PAYLOAD * slowness.sum(-1) + sending
     return Paths(
         forward=forward,
         back=back,
-        rtt=delay_forth + (net.packet_bytes / rate[forward]).sum(-1) + delay_back + ack,
-        after=delay_forth + (last_packet[:, None] / rate[forward]).sum(-1) + delay_back + ack,
-        ideal=delay_forth + delay_back + stored + wire / bottleneck,
+        rtt=delay_forth + net.packet_bytes * slowness[:, 1:].sum(-1) + delay_back + ack,
+        after=after,
+        ideal=alone if ideal == ALONE else standalone,
         line=line,
     )
+
+
+def _wire(net: NetParams, offer: Offer) -> Float[Array, " m"]:
+    """Bytes of offered flows on the wire, `[M]`."""
+    return wire_bytes(offer.payload, net.packet_bytes - PAYLOAD)
+
+
+def _beyond_bottleneck(
+    net: NetParams, offer: Offer, slowness: Float[Array, "m links"]
+) -> Float[Array, " m"]:
+    """Time that the packets of a lone flow take beyond that of its bytes at its slowest link, µs.
+
+    Every link stores a packet before it forwards it, and sends one after the other. So the last of
+    n packets arrives after the longest chain of transmissions in which each waits for the one
+    before: down the links with one packet, through the packets at one link, on down with the last
+    packet. All packets are full but the last, which follows the full ones up to some link: the
+    longest chain is the largest of one sum per such link.
+
+    Args:
+        net: the network.
+        offer: flows, `[M]`.
+        slowness: time that a byte takes at each link, the NIC first, 0 for none, µs/byte.
+    """
+    n = packet_count(offer.payload)[:, None]
+    full = net.packet_bytes
+    last = _wire(net, offer)[:, None] - full * (n - 1.0)
+    slowest = slowness.max(-1, keepdims=True)
+    until, onward = jnp.cumsum(slowness, -1), jnp.cumsum(slowness[:, ::-1], -1)[:, ::-1]
+    # The time at the slowest link is taken off term by term: 1 GB of it would leave no digits.
+    missed = (slowest - jax.lax.cummax(slowness, axis=1)) * full * (n - 2.0)
+    chains = full * (until - slowest) + last * (onward - slowest) - missed
+    single = last[:, 0] * (until[:, -1] - slowest[:, 0])
+    return jnp.where(n[:, 0] > 1, chains.max(-1), single)
 
 
 def _hashed_path(
@@ -124,7 +166,11 @@ def _hashed_path(
 
 
 def sprayed_paths(
-    net: NetParams, offer: Offer, ways: int, up: Bool[Array, " ports"] | None = None
+    net: NetParams,
+    offer: Offer,
+    ways: int,
+    up: Bool[Array, " ports"] | None = None,
+    ideal: str = ALONE,
 ) -> Paths:
     """All equal-cost paths of offered flows, and constants of flows spread evenly over them.
 
@@ -137,6 +183,7 @@ def sprayed_paths(
         ways: the most equal-cost paths W that there are.
         up: which ports' links work, None for all. Paths that do not work are left out, as long as
             there are others.
+        ideal: one of `IDEALS`.
     """
     real = net.port_rate.dtype
     rate = jnp.append(net.port_rate, jnp.asarray(jnp.inf, real))
@@ -158,9 +205,6 @@ def sprayed_paths(
     delay_forth = net.nic_delay[offer.src] + delay[forward].sum(-1).max(-1)
     delay_back = net.nic_delay[offer.dst] + delay[back].sum(-1).max(-1)
     ack = net.ack_bytes / net.nic_rate[offer.dst] + (net.ack_bytes / rate[back]).sum(-1).max(-1)
-    header = net.packet_bytes - PAYLOAD
-    wire = wire_bytes(offer.payload, header)
-    last_packet = offer.payload - PAYLOAD * (packet_count(offer.payload) - 1.0) + header
     line = net.nic_rate[offer.src]
     slowness = (1.0 / rate[forward]).sum(-1).max(-1)
     used = (forward[..., -1] < rate.size - 1).astype(real)
@@ -168,6 +212,11 @@ def sprayed_paths(
     same_port = (forward[:, :, None] == forward[:, None]) * used[:, None, :, None]
     load = same_port.sum(2) / used.sum(1)[:, None, None]
     bottleneck = jnp.minimum(line, (rate[forward] / load).min((-1, -2)))
+    # Packets of one path may arrive before those of another: the last full one decides.
+    last_stored = jnp.minimum(_wire(net, offer), net.packet_bytes) * slowness
+    after = delay_forth + last_stored + delay_back + ack
+    sending = _wire(net, offer) / bottleneck
+    standalone = delay_forth + delay_back + PAYLOAD / line + PAYLOAD * slowness + sending
 
     def rows(ports: Array) -> Array:
         return jnp.swapaxes(ports, 1, 2).reshape(ports.shape[0], -1)
@@ -176,8 +225,8 @@ def sprayed_paths(
         forward=rows(forward),
         back=rows(back),
         rtt=delay_forth + net.packet_bytes * slowness + delay_back + ack,
-        after=delay_forth + last_packet * slowness + delay_back + ack,
-        ideal=delay_forth + delay_back + PAYLOAD / line + PAYLOAD * slowness + wire / bottleneck,
+        after=after,
+        ideal=after + sending if ideal == ALONE else standalone,
         line=line,
     )
 

@@ -30,7 +30,6 @@ class Stops(NamedTuple):
         open: which queues are not paused, `[Q]`.
         nic: flows whose class is paused at their NIC, `[F]`.
         stalled: flows with bytes in a paused queue, `[F]`.
-        shut: whether a flow's queue is paused, of any of its ways, by level, `[L, F]`.
         accept: whether bytes may enter each level: its headroom is not full, `[L W, F]`. Bytes
             of done flows always may.
     """
@@ -38,7 +37,6 @@ class Stops(NamedTuple):
     open: Bool[Array, " queues"]
     nic: Bool[Array, " flows"]
     stalled: Bool[Array, " flows"]
-    shut: Bool[Array, "levels flows"]
     accept: Bool[Array, "rows flows"]
 
 
@@ -60,7 +58,6 @@ def stops(cfg: SimConfig, state: SimState, queues: Int[Array, "rows flows"]) -> 
         open=~shut,
         nic=look_up_one(state.paused[: n_hosts * c], flows.src * c + kind),
         stalled=(queue_shut & (flows.backlog > 0)).any(0),
-        shut=queue_shut.reshape(-1, cfg.n_ways, queue_shut.shape[-1]).any(1),
         accept=~jnp.append(state.full, False)[links] | (flows.stage == life.DONE),
     )
 
@@ -69,24 +66,6 @@ def paused_ports(cfg: SimConfig, state: SimState) -> Float[Array, " ports"]:
     """Share of each port's classes that are paused, `[P]`."""
     shut = state.paused[cfg.topology.n_hosts * cfg.n_classes :]
     return shut.reshape(-1, cfg.n_classes).mean(1).astype(state.queue.dtype)
-
-
-def longer_tails(
-    cfg: SimConfig,
-    flows: Flows,
-    stalled: Bool[Array, " flows"],
-    shut: Bool[Array, "levels flows"],
-) -> Flows:
-    """Delay the last bytes of flows that were paused for a tick.
-
-    Where last bytes are tracked (`last_byte`), only those whose own queue is paused.
-    """
-    if not any(cfg.lossless):
-        return flows
-    if flows.level is not None:
-        stalled = (shut & (flows.level == jnp.arange(shut.shape[0])[:, None])).any(0)
-    wait = jnp.where(stalled & (flows.stage == life.DRAINING), cfg.tick_us, 0.0)
-    return replace(flows, tail=flows.tail + wait)
 
 
 def police(cfg: SimConfig, state: SimState, net: NetParams) -> SimState:

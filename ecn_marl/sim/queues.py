@@ -71,6 +71,8 @@ class Fluid(NamedTuple):
         entering: bytes that arrive in it, `[F]`.
         due: bytes that are to leave in it, see `batches`, `[F]`.
         hop: local index of the flow's queue, `n` for flows that pass this level by, `[F]`.
+        begin: when within the substep its first byte arrives, µs, 0 if it did before, `[F]`.
+        ending: of the bytes entering, those of flows whose last byte arrives here in it, `[F]`.
         meeting: which ways of a flow have the same queue, see `ways.meetings`; None with one way.
             With several, all other leaves are `[W F]`.
     """
@@ -79,6 +81,8 @@ class Fluid(NamedTuple):
     entering: Float[Array, " flows"]
     due: Float[Array, " flows"]
     hop: Int[Array, " flows"]
+    begin: Float[Array, " flows"]
+    ending: Float[Array, " flows"]
     meeting: Float[Array, "ways ways slots"] | None = None
 
 
@@ -110,14 +114,34 @@ class Service(NamedTuple):
         packet: wire bytes of a packet.
         dt: substep, µs.
         softness: see `mark_probability`.
-        ahead: whether to compute `Served.ahead` with one class, too.
     """
 
     weights: Float[Array, " classes"]
     packet: Float[Array, ""]
     dt: float
     softness: float = 0.0
-    ahead: bool = False
+
+
+class Place(NamedTuple):
+    """Where in its queue a last byte is that arrives at a level within a substep, leaves `[F]`.
+
+    Bytes ahead of it, itself included, are those queued at the start, all of flows that end here in
+    the same substep, and of all others what has arrived by then, spread evenly over the substep.
+
+    Attributes:
+        first: bytes queued at the start of the substep, and those of flows that end here in it.
+        spread: bytes of other flows that arrive per µs.
+        idle: time before anything arrives at the queue, µs.
+        service: bytes that the queue can send in the substep.
+        residual: mean wait for a packet of another flow that is being sent by a port without a
+            queue, µs.
+    """
+
+    first: Float[Array, " flows"]
+    spread: Float[Array, " flows"]
+    idle: Float[Array, " flows"]
+    service: Float[Array, " flows"]
+    residual: Float[Array, " flows"]
 
 
 class Served(NamedTuple):
@@ -128,9 +152,7 @@ class Served(NamedTuple):
         out: bytes of each flow that leave, `[F]`.
         log_survival: `-log(1 - p)` of the marking probability p that a packet meets, `[F]`.
         wait: waiting time of the queue, µs, `[F]`.
-        own: time a busy port takes for the flow's bytes of this substep, µs, `[F]`.
-        residual: mean wait for a packet of another flow that is being sent by a port without a
-            queue, µs, `[F]`.
+        place: where in the queue a last byte is that arrives in the substep.
         pool: bytes that belong to no slot and stay, `[kinds, n]`.
         pool_out: those that leave, `[kinds, n]`.
         queue: backlog, bytes, `[n]`.
@@ -138,16 +160,13 @@ class Served(NamedTuple):
         mark: marking probability, `[n]`.
         pace: rate at which each queue is served, bytes/µs, `[n]`.
         slowness: its inverse, µs/byte, 0 for flows that pass by, `[F]`.
-        ahead: time that the queue at the start of the substep takes, µs, `[F]`; None if it is not
-            needed.
     """
 
     backlog: Float[Array, " flows"]
     out: Float[Array, " flows"]
     log_survival: Float[Array, " flows"]
     wait: Float[Array, " flows"]
-    own: Float[Array, " flows"]
-    residual: Float[Array, " flows"]
+    place: Place
     pool: Float[Array, "kinds n"]
     pool_out: Float[Array, "kinds n"]
     queue: Float[Array, " n"]
@@ -155,7 +174,6 @@ class Served(NamedTuple):
     mark: Float[Array, " n"]
     pace: Float[Array, " n"]
     slowness: Float[Array, " flows"]
-    ahead: Float[Array, " flows"] | None
 
 
 def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
@@ -164,9 +182,10 @@ def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
     A port sends at most its capacity, shared among its classes by their weights. Within a class
     every flow first sends its `due` bytes (see `batches`), then all share the remaining capacity in
     proportion to their remaining backlog. That fixes how much of every flow is in the queue, but
-    not *when* a given byte leaves: the last bytes of a flow would leave exponentially late. When it
-    leaves follows from the virtual waiting time, the queue over the rate at which it is served,
-    which is returned for every flow.
+    not *when* a given byte leaves: the last bytes of a flow would leave exponentially late. They
+    leave when the port has sent all that was ahead of them, see `Place` and `last_byte`.
+
+    Flows that start within the substep have the port from then on only, see `_arrived`.
 
     Bytes that leave in a substep are marked by the queue in the middle of it. The queue at its end
     would make every mark half a substep early, which damps the oscillation of shallow queues.
@@ -180,14 +199,28 @@ def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
     backlog = flows.backlog + flows.entering
     # A batch never takes more than its flow still has: bytes that ports count stay exact.
     due = jnp.minimum(flows.due, backlog)
-    # One scatter of pairs, not two: every scatter ends a fused loop of XLA.
-    total, planned = segment_sum(jnp.stack([backlog, due], -1), flows.hop, n).T
+    fresh = jnp.where(flows.begin > 0, flows.entering, 0.0)
+    columns = [backlog, due, flows.ending, fresh, fresh * flows.begin]
+    # One scatter of rows, not five: every scatter ends a fused loop of XLA.
+    total, planned, ending, fresh, moment = segment_sum(jnp.stack(columns, -1), flows.hop, n).T
     total = total + level.pool.sum(axis=0)
-    link = _send(jnp.where(level.open, total, 0.0), level, service)
+    arrived, idle = _arrived(total, fresh, moment, level, service)
+    link = _send(jnp.where(level.open, arrived, 0.0), level, service)
     queue = total - link.sent
     due_part, rest_part = _parts(total, planned, link.sent)
     mark = mark_probability(0.5 * (level.queue + queue), level.ecn, service.softness)
-    table = _at_queues(queue, due_part, rest_part, mark, link, level, service)
+    table = _AtQueue(
+        due_part,
+        rest_part,
+        log_survival=-jnp.log1p(-jnp.minimum(mark, MAX_MARK)),
+        wait=queue / link.pace,
+        slowness=1.0 / link.pace,
+        first=level.queue + ending,
+        spread=jnp.maximum(total - level.queue - ending, 0.0) / service.dt,
+        idle=idle,
+        service=_could_send(queue, link, level, service),
+        residual=_residual(queue, ending, link, service),
+    )
     at_queue = look_up_fields(table, flows.hop, PASSING)
     due_out = due * at_queue.due_part
     # Rounding may make the sum a little more, or less, than the backlog.
@@ -195,15 +228,18 @@ def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
     # A queue that empties keeps exactly 0 bytes of a flow; rounding would leave some 1e-8.
     out = jnp.where(at_queue.rest_part < 1.0, out, backlog)
     pool_out = level.pool * rest_part
-    # The sign of `per_byte` says whether there is a queue: two numbers share a column of the table.
-    residual = at_queue.others + together(out, flows.meeting) * jnp.minimum(at_queue.per_byte, 0.0)
     return Served(
         backlog=backlog - out,
         out=out,
         log_survival=at_queue.log_survival,
         wait=at_queue.wait,
-        own=together(flows.entering, flows.meeting) * jnp.maximum(at_queue.per_byte, 0.0),
-        residual=jnp.maximum(residual, 0.0),
+        place=Place(
+            first=at_queue.first,
+            spread=at_queue.spread,
+            idle=at_queue.idle,
+            service=at_queue.service,
+            residual=at_queue.residual,
+        ),
         pool=level.pool - pool_out,
         pool_out=pool_out,
         queue=queue,
@@ -211,8 +247,36 @@ def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
         mark=mark,
         pace=link.pace,
         slowness=at_queue.slowness,
-        ahead=at_queue.ahead,
     )
+
+
+def _arrived(
+    total: Float[Array, " n"],
+    fresh: Float[Array, " n"],
+    moment: Float[Array, " n"],
+    level: Level,
+    service: Service,
+) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """Bytes that each queue can have sent if its port has served it alone, and its idle time, µs.
+
+    Before flows start, the port sends what is queued and what arrives from others. Where that is
+    less than it could send, the rest of the time until then is lost.
+
+    Args:
+        total: bytes queued at the start and arriving, `[n]`.
+        fresh: those of flows that start within the substep, `[n]`.
+        moment: the same, times when they start, bytes µs, `[n]`.
+        level: ports and queues.
+        service: how they serve.
+    """
+    n_classes = service.weights.shape[0]
+    capacity = jnp.repeat(level.capacity, n_classes, total_repeat_length=total.shape[0])
+    begin = moment / jnp.maximum(fresh, 1e-6)
+    before = level.queue + (total - level.queue - fresh) * (begin / service.dt)
+    # The slack of 1e-6 keeps rounding from leaving a thousandth of a byte in an empty queue.
+    lost = jnp.maximum(capacity * (begin / service.dt) - before, 0.0) * (1.0 - 1e-6)
+    idle = lost / jnp.maximum(capacity, 1e-3) * service.dt
+    return jnp.minimum(total, capacity - lost), idle
 
 
 class _Sending(NamedTuple):
@@ -263,50 +327,46 @@ class _AtQueue(NamedTuple):
         rest_part: part of all others that leave.
         log_survival: `-log(1 - p)` of the marking probability p.
         wait: waiting time, µs.
-        others: mean wait for a packet that is being sent by a port without a queue, µs.
-        per_byte: change of the wait by each byte of the flow itself, µs. With a queue, the time
-            that the byte takes. Without, a negative time: it does not count among the others.
         slowness: time a byte takes, µs.
-        ahead: time that the queue at the start of the substep takes, µs, or None.
+        first, spread, idle, service, residual: see `Place`.
     """
 
     due_part: Array
     rest_part: Array
     log_survival: Array
     wait: Array
-    others: Array
-    per_byte: Array
     slowness: Array
-    ahead: Array | None
+    first: Array
+    spread: Array
+    idle: Array
+    service: Array
+    residual: Array
 
 
 PASSING = {"due_part": 1.0, "rest_part": 1.0}
 """Values for flows without a queue at a level: all bytes leave at once. Others are 0."""
 
 
-def _at_queues(
-    queue: Float[Array, " n"],
-    due_part: Float[Array, " n"],
-    rest_part: Float[Array, " n"],
-    mark: Float[Array, " n"],
-    link: _Sending,
-    level: Level,
-    service: Service,
-) -> _AtQueue:
-    """Values that flows need of each queue, `[n]`."""
-    packet, several = service.packet, service.weights.shape[0] > 1
-    # The port sends packets of others for a share of the time; half a packet is left on average.
-    idle = jnp.clip(1.0 - queue / packet, 0.0, 1.0) * packet / (2.0 * service.dt * link.rate**2)
-    return _AtQueue(
-        due_part,
-        rest_part,
-        log_survival=-jnp.log1p(-jnp.minimum(mark, MAX_MARK)),
-        wait=queue / link.pace,
-        others=idle * link.load,
-        per_byte=jnp.where(queue > 0, 1.0 / link.pace, -idle),
-        slowness=1.0 / link.pace,
-        ahead=level.queue / link.pace if several or service.ahead else None,
-    )
+def _could_send(
+    queue: Float[Array, " n"], link: _Sending, level: Level, service: Service
+) -> Float[Array, " n"]:
+    """Bytes that each queue can send in the substep, were there as many, `[n]`."""
+    if service.weights.shape[0] == 1:
+        return jnp.where(level.open, level.capacity, 0.0)
+    return jnp.where(queue > 0, link.sent, link.pace * service.dt)
+
+
+def _residual(
+    queue: Float[Array, " n"], ending: Float[Array, " n"], link: _Sending, service: Service
+) -> Float[Array, " n"]:
+    """Mean wait for a packet that is being sent by a port without a queue, µs, `[n]`.
+
+    The port sends packets of others for a share of the time, and half a packet is left on average.
+    The bytes of flows that end here in the substep count in full, see `Place`.
+    """
+    packet = service.packet
+    share = jnp.maximum(link.load - ending, 0.0) / (service.dt * link.rate)
+    return jnp.clip(1.0 - queue / packet, 0.0, 1.0) * share * packet / (2.0 * link.rate)
 
 
 def batches(

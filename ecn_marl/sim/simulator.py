@@ -188,7 +188,6 @@ class Simulator(SimConfig):
             self.n_tickets > 0,
             (self.n_ways, self.n_ways_back),
             self.coarse // self.fine,
-            followed=self.n_classes == 1 and self.topology.n_levels > 1,
         )
         if self.redraws:
             flows = replace(flows, flowlets=flowlets.empty(self.slots, real))
@@ -336,17 +335,15 @@ class Simulator(SimConfig):
         """
         net = params.net
         before, totals = state.flows, state.totals
-        flows = pfc.longer_tails(self, before, tick.line.stalled, tick.ports.shut)
-        before_finish = flows
         flows, totals, fct_log = life.finish(
-            flows, totals, state.step, self.dt_us, state.fct_log, params.window
+            before, totals, state.step, self.dt_us, state.fct_log, params.window
         )
         if self.accrue:
-            cost, progress = delays.accrued(self, state, net, before_finish, flows)
+            cost, progress = delays.accrued(self, state, net, before, flows)
             sums = replace(sums, accrued=sums.accrued + cost, progress=sums.progress + progress)
         traffic = state.traffic
         if self.n_tickets:
-            ends = tickets.finished(flows, before_finish, self.n_tickets)
+            ends = tickets.finished(flows, before, self.n_tickets)
             traffic = tickets.report_finished(
                 self.traffic, traffic, params.traffic, net.nic_rate, ends, self.tick_us
             )

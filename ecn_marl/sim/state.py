@@ -111,7 +111,10 @@ class Flows:
         spaced: bytes until the next packet is due, 0 or less if it is.
         gate: µs until the first byte has crossed the queues (no marks before).
         wait: forward queueing delay at the end of the last substep, µs.
-        tail: µs until the last byte (stage 2) or last ACK (stage 3) arrives.
+        level: level of queues that the last byte of each way is at, see `sim.last_byte`, `[W, F]`.
+        ahead: bytes that its queue has to send until it has left, `[W, F]`.
+        tail: µs until the last ACK arrives (stage 3); in stage 2 above 0 until the last byte has
+            left the last level, then how long ago that was, negative.
         after: µs from the last byte's departure at the last port's queue to its ACK's arrival,
             queues aside.
         rtt: feedback delay without queues, µs.
@@ -127,10 +130,6 @@ class Flows:
         gaps: missing packets of go-back-N receivers, see `sim.recovery`; None with other recovery.
         by_way: wire bytes delivered in the current tick by each way, `[W, F]`; None with one.
         flowlets: pauses between packets, see `sim.flowlets`; None with other load balancing.
-        level: level of queues that the last byte is at, see `sim.last_byte`, which says where this
-            is None.
-        beyond: part of `tail` that is for later levels, µs; until the last byte is sent, that part
-            of `wait`; None likewise.
     """
 
     stage: Leaf
@@ -154,6 +153,8 @@ class Flows:
     spaced: Leaf
     gate: Leaf
     wait: Leaf
+    level: Leaf
+    ahead: Leaf
     tail: Leaf
     after: Leaf
     rtt: Leaf
@@ -168,8 +169,6 @@ class Flows:
     gaps: PyTree = None
     by_way: Leaf = None
     flowlets: PyTree = None
-    level: Leaf = None
-    beyond: Leaf = None
 
 
 @struct.dataclass

@@ -18,7 +18,7 @@ from ecn_marl.sim.hops import Ports, own_queues, per_queue, queue_waits, sites
 from ecn_marl.sim.nic import Nic
 from ecn_marl.sim.queues import Ecn, batches
 from ecn_marl.sim.random import Stream, hash_bits, to_unit
-from ecn_marl.sim.slots import kept, look_up
+from ecn_marl.sim.slots import kept, look_up, look_up_one
 from ecn_marl.sim.state import Flows, NetParams, SimParams, SimState
 from ecn_marl.sim.ways import FLOWLET
 
@@ -96,7 +96,7 @@ def prepare(
             limit=pfc.lossy_limits(cfg, state, net),
             buffer=net.buffer,
             site=None if any(cfg.lossless) else sites(cfg, queues),
-            shut=stops.shut,
+            drain=look_up_one(jnp.append(port_rate, 0.0) * cfg.dt_us, queues // c),
             share=share,
         ),
         line=line,
@@ -120,14 +120,12 @@ def _waits(
         back_wait = ways.longest(look_up(waits, flows.back)[..., 1], cfg.n_ways_back)
     ahead = look_up(waits, queues)[..., 0]
     way_wait = ways.longest(ahead, cfg.n_ways, None if share is None else share > 0)
-    first = ways.slowest(ways.level(ahead, 0, cfg.n_ways), share)
     # Equality is safe: the clock counts substeps in whole numbers.
     new = flows.start_step == state.step
     flows = replace(
         flows,
         wait=jnp.where(new, way_wait, flows.wait),
         gate=jnp.where(new, way_wait, flows.gate),
-        beyond=None if flows.beyond is None else jnp.where(new, way_wait - first, flows.beyond),
         back_wait=back_wait,
     )
     return flows, ahead

@@ -141,9 +141,6 @@ class Joined(NamedTuple):
     out: Float[Array, " flows"]
     log_survival: Float[Array, " flows"]
     wait: Float[Array, " flows"]
-    own: Float[Array, " flows"]
-    residual: Float[Array, " flows"]
-    ahead: Float[Array, " flows"] | None
 
 
 def slowest(
@@ -163,9 +160,8 @@ def slowest(
 def joined(by_way: Joined, share: Float[Array, "ways flows"] | None) -> Joined:
     """Join the ways of each flow.
 
-    A message is complete when the last byte of its slowest way arrives: `wait`, `own` and `ahead`
-    are the largest of the ways that new bytes take. The marking probability is the mean over the
-    bytes delivered.
+    A message is complete when the last byte of its slowest way arrives: `wait` is the largest of
+    the ways that new bytes take. The marking probability is the mean over the bytes delivered.
 
     Args:
         by_way: leaves `[W F]`.
@@ -186,7 +182,4 @@ def joined(by_way: Joined, share: Float[Array, "ways flows"] | None) -> Joined:
         out=out,
         log_survival=-jnp.log1p(-jnp.minimum(marked, MAX_MARK)),
         wait=slowest(by_way.wait, share),
-        own=slowest(by_way.own, share),
-        residual=(share * rows(by_way.residual)).sum(0),
-        ahead=None if by_way.ahead is None else slowest(by_way.ahead, share),
     )
