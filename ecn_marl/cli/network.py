@@ -82,6 +82,13 @@ def replay(
             "--ack-priority", help="Send ACKs and CNPs past the queues of data, in their own class."
         ),
     ] = False,
+    ideal: Annotated[
+        str,
+        typer.Option(
+            help="Slowdowns are relative to this completion time: alone, of the flow in an empty "
+            "network, or standalone, by the formula of the HPCC simulator."
+        ),
+    ] = "alone",
     seed: Seed = 0,
     out: Annotated[
         Path | None,
@@ -130,6 +137,7 @@ def replay(
         slots=slots,
         pfc=pfc,
         ack_priority=ack_priority,
+        ideal=ideal,
     )
     flow_list = rp.read_flows(flows, network)
     with progress("replay", "µs", duration_ms * 1e3, lines=False) as show:

@@ -66,6 +66,7 @@ def admit(
         links_up(net, state.step) if cfg.failures else None,
         fb.ACKS not in cfg.transport.needs,
         (cfg.n_ways, cfg.n_ways_back),
+        cfg.ideal,
     )
     per_source = jnp.split(taken, np.cumsum(sizes)[:-1])
     traffic = tuple(

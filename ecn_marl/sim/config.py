@@ -15,6 +15,7 @@ from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._memory import check_memory
 from ecn_marl.sim.clocks import MAX_TICK, check_dt
 from ecn_marl.sim.feedback import ACKS, CNP, FIELD, TELEMETRY, cnp
+from ecn_marl.sim.paths import ALONE, IDEALS
 from ecn_marl.sim.sizes import PAYLOAD
 from ecn_marl.sim.sizing import with_widths
 from ecn_marl.sim.state import COUNTS
@@ -91,6 +92,8 @@ class SimConfig:
         failures: whether links can fail (see `failures.fail_links`).
         classes: traffic classes; empty for a single one.
         class_of: traffic class of each traffic source; empty for the first.
+        ideal: the completion time that slowdowns are relative to, one of `paths.IDEALS`: that of
+            the flow alone in the network, or the recorded packet simulator's formula.
     """
 
     topology: Annotated[Topology, NETWORK]
@@ -117,6 +120,7 @@ class SimConfig:
     failures: Annotated[bool, Flag()] = False
     classes: tuple[TrafficClass, ...] = ()
     class_of: tuple[int, ...] = ()
+    ideal: Annotated[str, TEXT] = ALONE
 
     def __post_init__(self) -> None:
         """Check sizes and clocks."""
@@ -131,6 +135,8 @@ class SimConfig:
         object.__setattr__(self, "traffic", traffic)
         if self.loss_recovery not in RECOVERIES:
             raise unknown_name("loss recovery", self.loss_recovery, RECOVERIES)
+        if self.ideal not in IDEALS:
+            raise unknown_name("ideal", self.ideal, IDEALS)
         self._check_classes()
         if self.loss_recovery == IRN:
             object.__setattr__(self, "transport", with_window(self.transport))

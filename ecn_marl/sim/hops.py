@@ -134,12 +134,11 @@ def forward(
             hop=hop,
             begin=begin,
             ending=jnp.where(last.moving & (last.level == i), entering, 0.0),
-            meeting=ways.meetings(hop, w),
         )
         served = serve_level(fluid, _level(pool, queue, span, c, ports), service)
         moving = in_use(served.out, busy)
-        last = last_byte.cross(last, i, served.place, hop < high - low, begin, cfg.dt_us)
-        way = _further(way, served, fluid.meeting)
+        last = last_byte.cross(last, i, served.place, fluid, high - low, cfg.dt_us)
+        way = _further(way, served, ways.meetings(hop, w))
         levels.append(served)
     dropped = ways.total(dropped, w)
     along = ways.Joined(moving, way.log_survival, way.wait)

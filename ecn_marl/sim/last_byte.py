@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.nic import Sent
-from ecn_marl.sim.queues import Place
+from ecn_marl.sim.queues import Fluid, Place
 from ecn_marl.sim.state import Flows
 
 UNSENT = -1
@@ -85,8 +85,8 @@ def cross(
     last: LastByte,
     i: int,
     place: Place,
-    on_level: Bool[Array, " n"],
-    begin: Float[Array, " n"],
+    fluid: Fluid,
+    n: int,
     dt: float,
 ) -> LastByte:
     """Let a level serve, in the middle of a substep.
@@ -95,8 +95,8 @@ def cross(
         last: last bytes, after the levels before this one.
         i: number of the level.
         place: places of those that arrive there.
-        on_level: which ways have a queue at the level.
-        begin: when within the substep each flow starts, 0 if it did before, µs.
+        fluid: the flows' bytes at the level in the substep.
+        n: number of queues there.
         dt: substep, µs.
     """
     here = last.level == i
@@ -104,10 +104,12 @@ def cross(
     ahead = jnp.where(arrives, place.first + place.spread * last.at, last.ahead)
     rate = place.service / dt
     # The port was idle until flows started, but not longer than until this one did.
-    since = jnp.where(arrives, jnp.minimum(place.idle, begin), 0.0)
-    leaves = since + ahead / jnp.maximum(rate, 1e-6)
-    leaves = jnp.where(arrives, jnp.maximum(leaves, last.at) + place.residual, leaves)
-    leaves = jnp.where(on_level, leaves, last.at)
+    slowness = 1.0 / jnp.maximum(rate, 1e-6)
+    since = jnp.where(arrives, jnp.minimum(place.idle, fluid.begin), 0.0)
+    leaves = since + ahead * slowness
+    own = jnp.maximum(last.at, fluid.begin + fluid.ending * slowness)
+    leaves = jnp.where(arrives, jnp.maximum(leaves, own) + place.residual, leaves)
+    leaves = jnp.where(fluid.hop < n, leaves, last.at)
     out = here & (leaves <= dt)
     # Paused queues send nothing: what is ahead stays.
     rest = jnp.where(place.service > 0, (leaves - dt) * rate, ahead)

@@ -29,7 +29,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ecn_marl._types import Leaf
 from ecn_marl.sim import slots
-from ecn_marl.sim.paths import Paths, find_paths, queue_numbers
+from ecn_marl.sim.paths import ALONE, Paths, find_paths, queue_numbers
 from ecn_marl.sim.random import Stream, hash_bits, to_unit
 from ecn_marl.sim.sizes import size_class
 from ecn_marl.sim.slots import look_up, segment_sum
@@ -68,6 +68,7 @@ def admit(
     up: Bool[Array, " ports"] | None = None,
     staggered: bool = True,
     ways: tuple[int, int] = (1, 1),
+    ideal: str = ALONE,
 ) -> Admission:
     """Put offered flows that start within this tick into free slots.
 
@@ -88,13 +89,16 @@ def admit(
             counts with its first byte, and every packet exactly once.
         ways: number of paths there, and back, that a flow can be on at once; new flows take all
             there are if the second is more than one.
+        ideal: one of `paths.IDEALS`.
 
     Returns:
         Slots with the new flows in them, and which offers were taken (a prefix of each source's).
     """
     seats = _seat(flows, offer, tick_us)
     number = started + seats.place.astype(jnp.int32)
-    paths = find_paths(net, offer, hash_bits(seed, number, Stream.PATH), up, n_ways=ways[1])
+    paths = find_paths(
+        net, offer, hash_bits(seed, number, Stream.PATH), up, n_ways=ways[1], ideal=ideal
+    )
     # A xorshift generator that is 0 stays 0.
     coin = hash_bits(seed, number, Stream.COIN) | jnp.uint32(1)
     queues = queue_numbers(paths, kind, bounds, classes, ways[0])

@@ -17,7 +17,6 @@ from ecn_marl.sim.sizes import PAYLOAD, packet_count, wire_bytes
 from ecn_marl.sim.state import Flows, NetParams
 from ecn_marl.sim.traffic import Offer
 
-
 ALONE, STANDALONE = "alone", "standalone"
 IDEALS = (ALONE, STANDALONE)
 """Ideal completion times: of the flow alone, or by the formula of the recorded simulator."""

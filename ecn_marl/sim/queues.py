@@ -18,7 +18,7 @@ from ecn_marl._types import Leaf
 from ecn_marl.sim.slots import look_up_fields, look_up_one, segment_sum
 from ecn_marl.sim.state import NetParams
 from ecn_marl.sim.units import GBPS, KB
-from ecn_marl.sim.ways import MAX_MARK, together
+from ecn_marl.sim.ways import MAX_MARK
 
 
 @struct.dataclass
@@ -73,8 +73,6 @@ class Fluid(NamedTuple):
         hop: local index of the flow's queue, `n` for flows that pass this level by, `[F]`.
         begin: when within the substep its first byte arrives, µs, 0 if it did before, `[F]`.
         ending: of the bytes entering, those of flows whose last byte arrives here in it, `[F]`.
-        meeting: which ways of a flow have the same queue, see `ways.meetings`; None with one way.
-            With several, all other leaves are `[W F]`.
     """
 
     backlog: Float[Array, " flows"]
@@ -83,7 +81,6 @@ class Fluid(NamedTuple):
     hop: Int[Array, " flows"]
     begin: Float[Array, " flows"]
     ending: Float[Array, " flows"]
-    meeting: Float[Array, "ways ways slots"] | None = None
 
 
 class Level(NamedTuple):

@@ -28,7 +28,7 @@ from ecn_marl._files import without_nan
 from ecn_marl._types import Leaf
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.metrics import counter_bytes, slowdown_summary
-from ecn_marl.sim.paths import find_paths
+from ecn_marl.sim.paths import ALONE, find_paths
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.schedules import Schedule, schedule, widest_tick
@@ -80,6 +80,8 @@ class Settings:
             ones wait at their hosts, count as deferred, and their FCT counts from their start.
         pfc: pause upstream links when buffers fill; without it full buffers drop.
         ack_priority: ACKs and CNPs ride in a class of their own instead of the data queues.
+        ideal: the completion time that slowdowns are relative to, one of `paths.IDEALS`: `alone`,
+            that of the flow in an empty network, or `standalone`, as the HPCC simulator has it.
     """
 
     transport: str = "dcqcn:hpcc-paper"
@@ -92,6 +94,7 @@ class Settings:
     slots: int | None = None
     pfc: bool = True
     ack_priority: bool = False
+    ideal: str = ALONE
 
     def __post_init__(self) -> None:
         """Check clocks and slots; the rest is checked where it is used."""
@@ -137,6 +140,7 @@ class Settings:
             bins=0,
             pfc=self.pfc,
             ack_priority=self.ack_priority,
+            ideal=self.ideal,
             buffer_mib=self.buffer_mib,
         )
 
@@ -285,7 +289,7 @@ def replay(
     gbps = min(topology.nic_gbps) if settings.ecn_gbps is None else settings.ecn_gbps
     thresholds = scaled_ecn(params.net, *settings.ecn, gbps)
     state = _start(sim, jax.random.key(settings.seed), params)
-    ideal_us = np.asarray(_ideal_us(params, state.seed), np.float64)
+    ideal_us = np.asarray(_ideal_us(settings.ideal, params, state.seed), np.float64)
     state, record = _run(sim, state, params, thresholds, settings.samples, progress)
     fct_us = np.asarray(state.fct_log, np.float64)
     packet = float(params.net.packet_bytes)
@@ -311,8 +315,8 @@ def _start(sim: Simulator, key: jax.Array, params: SimParams) -> SimState:
     return sim.init(key, params)
 
 
-@jax.jit
-def _ideal_us(params: SimParams, seed: Array) -> Array:
+@partial(jax.jit, static_argnums=0)
+def _ideal_us(ideal: str, params: SimParams, seed: Array) -> Array:
     """Completion time of every scheduled flow alone on the path that it takes, µs, `[N]`."""
     plan = params.traffic[0]
     # A schedule as wide as the list offers all of its flows at once.
@@ -321,7 +325,7 @@ def _ideal_us(params: SimParams, seed: Array) -> Array:
     number = jnp.arange(plan.src.shape[0], dtype=jnp.int32)
     net = jax.tree.map(jnp.asarray, params.net)
     rows = offer.offer(source, plan, net.nic_rate)
-    return find_paths(net, rows, hash_bits(seed, number, Stream.PATH)).ideal
+    return find_paths(net, rows, hash_bits(seed, number, Stream.PATH), ideal=ideal).ideal
 
 
 @partial(jax.jit, static_argnums=0)
