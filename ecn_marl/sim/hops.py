@@ -134,6 +134,7 @@ def forward(
             hop=hop,
             begin=begin,
             ending=jnp.where(last.moving & (last.level == i), entering, 0.0),
+            end=last.at,
         )
         served = serve_level(fluid, _level(pool, queue, span, c, ports), service)
         moving = in_use(served.out, busy)

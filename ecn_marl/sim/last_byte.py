@@ -101,7 +101,7 @@ def cross(
     """
     here = last.level == i
     arrives = here & last.moving
-    ahead = jnp.where(arrives, place.first + place.spread * last.at, last.ahead)
+    ahead = jnp.where(arrives, place.ahead, last.ahead)
     rate = place.service / dt
     # The port was idle until flows started, but not longer than until this one did.
     slowness = 1.0 / jnp.maximum(rate, 1e-6)

@@ -73,6 +73,7 @@ class Fluid(NamedTuple):
         hop: local index of the flow's queue, `n` for flows that pass this level by, `[F]`.
         begin: when within the substep its first byte arrives, µs, 0 if it did before, `[F]`.
         ending: of the bytes entering, those of flows whose last byte arrives here in it, `[F]`.
+        end: when within the substep it does, µs, `[F]`.
     """
 
     backlog: Float[Array, " flows"]
@@ -81,6 +82,7 @@ class Fluid(NamedTuple):
     hop: Int[Array, " flows"]
     begin: Float[Array, " flows"]
     ending: Float[Array, " flows"]
+    end: Float[Array, " flows"]
 
 
 class Level(NamedTuple):
@@ -119,23 +121,22 @@ class Service(NamedTuple):
     softness: float = 0.0
 
 
+PARTS = 4
+"""Parts of a substep: flows that end in the same part are taken to be ahead of each other."""
+
+
 class Place(NamedTuple):
     """Where in its queue a last byte is that arrives at a level within a substep, leaves `[F]`.
 
-    Bytes ahead of it, itself included, are those queued at the start, all of flows that end here in
-    the same substep, and of all others what has arrived by then, spread evenly over the substep.
-
     Attributes:
-        first: bytes queued at the start of the substep, and those of flows that end here in it.
-        spread: bytes of other flows that arrive per µs.
+        ahead: bytes ahead of it, itself included, see `_ahead`.
         idle: time before anything arrives at the queue, µs.
         service: bytes that the queue can send in the substep.
         residual: mean wait for a packet of another flow that is being sent by a port without a
             queue, µs.
     """
 
-    first: Float[Array, " flows"]
-    spread: Float[Array, " flows"]
+    ahead: Float[Array, " flows"]
     idle: Float[Array, " flows"]
     service: Float[Array, " flows"]
     residual: Float[Array, " flows"]
@@ -197,9 +198,12 @@ def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
     # A batch never takes more than its flow still has: bytes that ports count stay exact.
     due = jnp.minimum(flows.due, backlog)
     fresh = jnp.where(flows.begin > 0, flows.entering, 0.0)
-    columns = [backlog, due, flows.ending, fresh, fresh * flows.begin]
-    # One scatter of rows, not five: every scatter ends a fused loop of XLA.
-    total, planned, ending, fresh, moment = segment_sum(jnp.stack(columns, -1), flows.hop, n).T
+    part = jnp.minimum(jnp.floor(flows.end * (PARTS / service.dt)), PARTS - 1.0)
+    columns = [backlog, due, fresh, fresh * flows.begin]
+    columns += [jnp.where(part <= k, flows.ending, 0.0) for k in range(PARTS)]
+    # One scatter of rows, not one each: every scatter ends a fused loop of XLA.
+    sums = segment_sum(jnp.stack(columns, -1), flows.hop, n).T
+    total, planned, fresh, moment, ending = *sums[:4], sums[4:]
     total = total + level.pool.sum(axis=0)
     arrived, idle = _arrived(total, fresh, moment, level, service)
     link = _send(jnp.where(level.open, arrived, 0.0), level, service)
@@ -212,11 +216,12 @@ def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
         log_survival=-jnp.log1p(-jnp.minimum(mark, MAX_MARK)),
         wait=queue / link.pace,
         slowness=1.0 / link.pace,
-        first=level.queue + ending,
-        spread=jnp.maximum(total - level.queue - ending, 0.0) / service.dt,
         idle=idle,
         service=_could_send(queue, link, level, service),
-        residual=_residual(queue, ending, link, service),
+        residual=_residual(queue, ending[-1], link, service),
+        queued=level.queue,
+        arriving=total - level.queue,
+        **{f"ending_{k}": ending[k] for k in range(PARTS)},
     )
     at_queue = look_up_fields(table, flows.hop, PASSING)
     due_out = due * at_queue.due_part
@@ -231,8 +236,7 @@ def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
         log_survival=at_queue.log_survival,
         wait=at_queue.wait,
         place=Place(
-            first=at_queue.first,
-            spread=at_queue.spread,
+            ahead=_ahead(at_queue, part, flows.end / service.dt),
             idle=at_queue.idle,
             service=at_queue.service,
             residual=at_queue.residual,
@@ -325,7 +329,11 @@ class _AtQueue(NamedTuple):
         log_survival: `-log(1 - p)` of the marking probability p.
         wait: waiting time, µs.
         slowness: time a byte takes, µs.
-        first, spread, idle, service, residual: see `Place`.
+        idle, service, residual: see `Place`.
+        queued: bytes there at the start of the substep.
+        arriving: bytes that arrive in it.
+        ending_0 to ending_3: those of flows whose last byte arrives by the end of each of its
+            `PARTS`.
     """
 
     due_part: Array
@@ -333,15 +341,39 @@ class _AtQueue(NamedTuple):
     log_survival: Array
     wait: Array
     slowness: Array
-    first: Array
-    spread: Array
     idle: Array
     service: Array
     residual: Array
+    queued: Array
+    arriving: Array
+    ending_0: Array
+    ending_1: Array
+    ending_2: Array
+    ending_3: Array
 
 
 PASSING = {"due_part": 1.0, "rest_part": 1.0}
 """Values for flows without a queue at a level: all bytes leave at once. Others are 0."""
+
+
+def _ahead(
+    at_queue: _AtQueue, part: Float[Array, " flows"], end: Float[Array, " flows"]
+) -> Float[Array, " flows"]:
+    """Bytes ahead of a last byte that arrives within the substep, itself included, `[F]`.
+
+    Those queued at its start, all of flows that end here by the end of the same part of it, and of
+    all others what has arrived by then, if they arrive evenly.
+
+    Args:
+        at_queue: values of each flow's queue.
+        part: part of the substep in which its last byte arrives, of `PARTS`, from 0.
+        end: share of the substep that has passed then.
+    """
+    ending = at_queue.ending_0
+    for k, more in enumerate((at_queue.ending_1, at_queue.ending_2, at_queue.ending_3), start=1):
+        ending = jnp.where(part >= k, more, ending)
+    others = jnp.maximum(at_queue.arriving - ending, 0.0)
+    return at_queue.queued + ending + others * end
 
 
 def _could_send(
