@@ -48,6 +48,7 @@ class IdleAnalysis:
         flag: the flag.
         n: its size.
         block: the loop body in which it is computed; outside it nothing is assumed.
+        before: what the flag is computed from, within its block, itself included.
         lazy: items that have nothing to do where idle, if their nodes share the old values' places.
     """
 
@@ -65,6 +66,7 @@ class IdleAnalysis:
         self._assumed: dict[Node, Known] = {}
         self._assume(flag, np.zeros(flag.size, np.bool_))
         self._follow(self.block)
+        self.before = self._before()
         self.lazy = self._lazy(results, needed)
 
     def aligned(self, where: np.ndarray) -> bool:
@@ -91,7 +93,7 @@ class IdleAnalysis:
 
     def _lazy(self, results: set[Node], needed: set[object]) -> list[Map | Write]:
         """The items of `lazy`: idle elements that are known, unread, or add nothing."""
-        before = self._before()
+        before = self.before
         # The flag itself depends on all elements of its sources, idle or not.
         live = self._live([*results, *before], needed)
         lazy: list[Map | Write] = []

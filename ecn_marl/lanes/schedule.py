@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,8 +89,16 @@ def make_plan(
     kept: set[Node] = {r.node for r in results}
     flags = [f for f in flags if f in needed and f.varies]
     analyses = [IdleAnalysis(f, kept, needed) for f in flags]
-    # Reversed: an item that could go by several flags goes by the one marked first.
-    keys = {item: analysis.flag for analysis in reversed(analyses) for item in analysis.lazy}
+    # An item that could go by several flags goes by one of the innermost loop, where few elements
+    # are busy at a time, and of these by the one marked first.
+    analyses.sort(key=lambda analysis: -analysis.block.depth)
+    # Flags are computed for all elements, in loops that do not skip.
+    of_flags = set[Node]().union(*(analysis.before for analysis in analyses))
+    keys: dict[Map | Write, list[Map]] = defaultdict(list)
+    for analysis in analyses:
+        for item in analysis.lazy:
+            if item not in of_flags:
+                keys[item].append(analysis.flag)
     shared = _steps([i for i in top.items if not _differs(i)], needed, {})
     steps = _steps([i for i in top.items if _differs(i)], needed, keys)
     for program_steps in (shared, steps):
@@ -155,7 +163,7 @@ def _needed(results: list[View]) -> set[object]:
 def _steps(
     items: list[Map | Write | Loop],
     needed: set[object],
-    keys: dict[Map | Write, Map],
+    keys: Mapping[Map | Write, list[Map]],
     computed_flags: frozenset[Map] = frozenset(),
 ) -> list[Step]:
     """Put the needed items of a block into loops, each as early as its operands allow.
@@ -163,7 +171,7 @@ def _steps(
     Args:
         items: items of a block.
         needed: those that are needed.
-        keys: the flag that each item waits for, if any.
+        keys: the flags that each item may go by, best first.
         computed_flags: flags that earlier steps compute.
     """
     steps: list[Step] = []
@@ -174,16 +182,15 @@ def _steps(
         if item not in needed or (not isinstance(item, Loop) and not item.size):
             continue
         if isinstance(item, Loop):
-            here = computed_flags | {f for f in set(keys.values()) if f in when}
+            here = computed_flags | {f for flags in keys.values() for f in flags if f in when}
             inner = _steps(item.body.items, needed, keys, here)
             steps.append(Turns(item, inner, [c in needed for c in item.carries]))
             for final in item.finals:
                 when[final] = len(steps) - 1
             continue
-        key = keys.get(item)
-        if key not in when and key not in computed_flags:
-            # A list of elements does not exist before its flag is computed.
-            key = None
+        # A list of elements does not exist before its flag is computed.
+        computed = (f for f in keys.get(item, ()) if f in when or f in computed_flags)
+        key = next(computed, None)
         if isinstance(item, Map) and item.factors:  # `matmul` writes its loops
             at, group = len(steps), Group(item.size)
             steps.append(group)

@@ -42,7 +42,6 @@ class Ports(NamedTuple):
         buffer: shared buffer of each switch, bytes, `[S]`.
         site: switch of each port, and of the queue of each flow at each level (S for none), where
             full buffers drop, `[P]` and `[L W, F]`; None where pauses keep them from filling.
-        drain: bytes that the port of each flow may send per substep at each level, `[L W, F]`.
         share: share of each way in what flows send, `[W, F]`; None with one way, see `ways`.
     """
 
@@ -57,7 +56,6 @@ class Ports(NamedTuple):
     limit: Float[Array, " queues"] | None
     buffer: Float[Array, " switches"]
     site: tuple[Int[Array, " ports"], Int[Array, "rows flows"]] | None
-    drain: Float[Array, "rows flows"]
     share: Float[Array, "ways flows"] | None = None
 
 
@@ -110,11 +108,10 @@ def forward(
     """
     flows, queue, c, w = sent.flows, state.queue, cfg.n_classes, cfg.n_ways
     moving = sent.give if ports.share is None else (ports.share * sent.give).reshape(-1)
-    busy = ways.per_way(busy, w)
     dropped = jnp.zeros_like(moving)
     way = _Way(*(jnp.zeros_like(moving),) * 3)
-    begin = ways.per_way(jnp.clip(flows.start_in, 0.0, cfg.dt_us), w)
-    last = last_byte.start(flows, sent, ports.share, cfg.topology.n_levels)
+    last = last_byte.start(flows, sent, ports.share)
+    busy = ways.per_way(busy, w)
     levels = []
     pool = state.pool.at[0].add(ports.ack_bytes)
     service = Service(ports.weights, ports.packet, cfg.dt_us, cfg.softness)
@@ -125,20 +122,16 @@ def forward(
         entering, free = _entering(moving, flows, (i, w), span, queue, free, ports)
         dropped = dropped + (moving - entering)
         hop = ways.level(flows.hop, i, w)
-        backlog = in_use(ways.level(flows.backlog, i, w), busy)
-        batch = in_use(ways.level(flows.due, i, w), busy)
         fluid = Fluid(
-            backlog=backlog,
+            backlog=in_use(ways.level(flows.backlog, i, w), busy),
             entering=entering,
-            due=last_byte.due(last, i, batch, backlog, ways.level(ports.drain, i, w)),
+            due=in_use(ways.level(flows.due, i, w), busy),
             hop=hop,
-            begin=begin,
-            ending=jnp.where(last.moving & (last.level == i), entering, 0.0),
-            end=last.at,
         )
-        served = serve_level(fluid, _level(pool, queue, span, c, ports), service)
+        burst = last_byte.burst(last, i, entering, hop, high - low, cfg.dt_us)
+        served = serve_level(fluid, _level(pool, queue, span, c, ports), burst, service)
         moving = in_use(served.out, busy)
-        last = last_byte.cross(last, i, served.place, fluid, high - low, cfg.dt_us)
+        last = last_byte.cross(last, i, served.standing, entering, hop, cfg.dt_us)
         way = _further(way, served, ways.meetings(hop, w))
         levels.append(served)
     dropped = ways.total(dropped, w)

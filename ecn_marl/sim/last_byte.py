@@ -3,12 +3,11 @@
 Queues are first in, first out: a last byte leaves its queue when the port has sent all that was
 ahead of it. So it takes its place when it arrives, `ahead` bytes from the head, and moves up by
 what the queue can send in every substep, whatever else arrives later. At the next level it takes a
-place in the same way. Flows whose last bytes arrive at a queue within the same substep are taken to
-be ahead of each other: none leaves before the port can have sent the bytes of them all.
+place in the same way. Flows whose last bytes arrive at a queue within the same part of a substep
+are taken to be ahead of each other: none leaves before the port can have sent the bytes of all.
 
 Marks, queues and accounts are those of the fluid (`queues`), in which the bytes of a flow leave in
-proportion to backlogs. `due` keeps the two together: the fluid of a flow leaves evenly until its
-last byte does.
+proportion to backlogs. `drained` keeps the two together.
 
 For a flow on several ways each has a last byte, and the slowest counts.
 """
@@ -22,31 +21,40 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.nic import Sent
-from ecn_marl.sim.queues import Fluid, Place
+from ecn_marl.sim.queues import PARTS, Burst, Standing
+from ecn_marl.sim.slots import in_use, look_up, segment_sum
 from ecn_marl.sim.state import Flows
+from ecn_marl.sim.ways import per_way
 
 UNSENT = -1
 """Level of a last byte that has not been sent."""
 
 
 class LastByte(NamedTuple):
-    """The last bytes of all ways of all flows in a substep, leaves `[W F]`.
+    """First and last bytes of all ways of all flows in a substep, leaves `[W F]`.
 
     Attributes:
-        level: level of queues where it is: `UNSENT` before, and the number of levels beyond them.
+        begin: when within the substep the flow starts, 0 if it did before, µs.
+        level: level of queues where its last byte is: `UNSENT` before, and the number of levels
+            beyond them.
         ahead: bytes that its queue has to send until it has left, itself included.
         moving: whether it arrives at `level` in this substep.
         at: when within the substep it arrives, µs.
+        eventful: see `Sent`.
     """
 
+    begin: Float[Array, " n"]
     level: Int[Array, " n"]
     ahead: Float[Array, " n"]
     moving: Bool[Array, " n"]
     at: Float[Array, " n"]
+    eventful: Bool[Array, " n"]
 
 
 def start(
-    flows: Flows, sent: Sent, share: Float[Array, "ways flows"] | None, n_levels: int
+    flows: Flows,
+    sent: Sent,
+    share: Float[Array, "ways flows"] | None,
 ) -> LastByte:
     """Where they are at the start of a substep, and those that NICs send in it.
 
@@ -54,71 +62,135 @@ def start(
         flows: slots.
         sent: what the NICs did in the substep.
         share: share of each way in what flows send, `[W, F]`; None with one way.
-        n_levels: number of levels.
     """
+    n_ways = flows.level.shape[0]
+    n_levels = flows.backlog.shape[0] // n_ways
     level = jnp.where(flows.stage == life.SENDING, UNSENT, flows.level)
     finished = jnp.broadcast_to(sent.finished, level.shape)
     used = finished if share is None else finished & (share > 0)
     level = jnp.where(used, 0, jnp.where(finished, n_levels, level))
-    at = jnp.broadcast_to(sent.finished_at, level.shape)
-    return LastByte(*(x.reshape(-1) for x in (level, flows.ahead, used, at)))
+    return LastByte(
+        begin=per_way(sent.begin, n_ways),
+        level=level.reshape(-1),
+        ahead=flows.ahead.reshape(-1),
+        moving=used.reshape(-1),
+        at=per_way(sent.finished_at, n_ways),
+        eventful=per_way(sent.eventful, n_ways),
+    )
 
 
-def due(
-    last: LastByte, i: int, due: Float[Array, " n"], backlog: Float[Array, " n"], capacity: Array
-) -> Float[Array, " n"]:
-    """Bytes of each flow that are to leave level `i` in a substep, `[W F]`.
+def drained(
+    flows: Flows,
+    due: Float[Array, "rows flows"],
+    rate: Float[Array, "rows flows"],
+    dt: float,
+) -> Float[Array, "rows flows"]:
+    """Bytes of each flow that are to leave each level per substep, `[L W, F]`.
+
+    The fluid of a flow leaves evenly until its last byte does.
 
     Args:
-        last: last bytes.
-        i: number of the level.
-        due: the same by `queues.batches`.
-        backlog: bytes of each flow there.
-        capacity: bytes that the port of each flow can send in the substep.
+        flows: slots.
+        due: the same by `queues.batches`, for other flows.
+        rate: rates of the ports on each way, 0 for none, bytes/µs.
+        dt: substep, µs.
     """
-    waits = (last.level == i) & ~last.moving
-    part = jnp.minimum(capacity / jnp.maximum(last.ahead, 1.0), 1.0)
-    return jnp.where(waits, jnp.maximum(due, backlog * part), due)
+    n_ways = flows.level.shape[0]
+    levels = jnp.arange(flows.backlog.shape[0] // n_ways)[:, None, None]
+    draining = (flows.level == levels) & (flows.stage == life.DRAINING)
+    part = jnp.minimum(rate * dt / jnp.maximum(jnp.tile(flows.ahead, (len(levels), 1)), 1.0), 1.0)
+    return jnp.where(draining.reshape(due.shape), jnp.maximum(due, flows.backlog * part), due)
+
+
+def burst(
+    last: LastByte, i: int, entering: Float[Array, " n"], hop: Int[Array, " n"], n: int, dt: float
+) -> Burst:
+    """Bytes of flows that begin or end within the substep at the `n` queues of level `i`.
+
+    Args:
+        last: last bytes, after the levels before this one.
+        i: number of the level.
+        entering: bytes that arrive of each flow, `[W F]`.
+        hop: queue of each flow there, `n` for none, `[W F]`.
+        n: number of queues there.
+        dt: substep, µs.
+    """
+    entering = in_use(entering, last.eventful)
+    fresh = jnp.where(last.begin > 0, entering, 0.0)
+    ending = jnp.where(last.moving & (last.level == i), entering, 0.0)
+    columns = [fresh, fresh * last.begin]
+    columns += [jnp.where(_part(last, dt) <= k, ending, 0.0) for k in range(PARTS)]
+    fresh, moment, *ends = segment_sum(jnp.stack(columns, -1), hop, n).T
+    return Burst(fresh, moment, jnp.stack(ends))
 
 
 def cross(
     last: LastByte,
     i: int,
-    place: Place,
-    fluid: Fluid,
-    n: int,
+    standing: Standing,
+    entering: Float[Array, " n"],
+    hop: Int[Array, " n"],
     dt: float,
 ) -> LastByte:
-    """Let a level serve, in the middle of a substep.
+    """Let a level serve.
 
     Args:
         last: last bytes, after the levels before this one.
         i: number of the level.
-        place: places of those that arrive there.
-        fluid: the flows' bytes at the level in the substep.
-        n: number of queues there.
+        standing: values of its queues.
+        entering: bytes that arrive of each flow, `[W F]`.
+        hop: queue of each flow there, the number of queues for none, `[W F]`.
         dt: substep, µs.
     """
-    here = last.level == i
+    n = standing.queued.shape[0]
+    here = (last.level == i) & last.eventful
     arrives = here & last.moving
-    ahead = jnp.where(arrives, place.ahead, last.ahead)
-    rate = place.service / dt
-    # The port was idle until flows started, but not longer than until this one did.
+    queue = _look_up(standing, hop)
+    rate = queue.service / dt
     slowness = 1.0 / jnp.maximum(rate, 1e-6)
-    since = jnp.where(arrives, jnp.minimum(place.idle, fluid.begin), 0.0)
+    ahead = jnp.where(arrives, _ahead(last, queue, dt), last.ahead)
+    # The port was idle until flows started, but not longer than until this one did.
+    since = jnp.where(arrives, jnp.minimum(queue.idle, last.begin), 0.0)
     leaves = since + ahead * slowness
-    own = jnp.maximum(last.at, fluid.begin + fluid.ending * slowness)
-    leaves = jnp.where(arrives, jnp.maximum(leaves, own) + place.residual, leaves)
-    leaves = jnp.where(fluid.hop < n, leaves, last.at)
+    own = jnp.maximum(last.at, last.begin + entering * slowness)
+    leaves = jnp.where(arrives, jnp.maximum(leaves, own) + queue.residual, leaves)
+    leaves = jnp.where(hop < n, leaves, last.at)
     out = here & (leaves <= dt)
     # Paused queues send nothing: what is ahead stays.
-    rest = jnp.where(place.service > 0, (leaves - dt) * rate, ahead)
-    return LastByte(
+    rest = jnp.where(queue.service > 0, (leaves - dt) * rate, ahead)
+    return last._replace(
         level=jnp.where(out, i + 1, last.level),
         ahead=jnp.where(here, rest, last.ahead),
         moving=jnp.where(here, out, last.moving),
         at=jnp.where(out, leaves, last.at),
     )
+
+
+def _look_up(standing: Standing, hop: Int[Array, " n"]) -> Standing:
+    """Values of each flow's queue, 0 where it has none, `[W F]`."""
+    columns = [*standing._replace(ending=())[:2], *standing[3:], *standing.ending]
+    table = jnp.stack(columns, -1)
+    rows = look_up(jnp.concatenate([table, jnp.zeros_like(table[:1])]), hop)
+    queued, arriving, idle, service, residual, *ending = (rows[..., k] for k in range(len(columns)))
+    return Standing(queued, arriving, tuple(ending), idle, service, residual)
+
+
+def _part(last: LastByte, dt: float) -> Float[Array, " n"]:
+    """Part of the substep in which each last byte arrives, of `PARTS`, from 0, `[W F]`."""
+    return jnp.minimum(jnp.floor(last.at * (PARTS / dt)), PARTS - 1.0)
+
+
+def _ahead(last: LastByte, queue: Standing, dt: float) -> Float[Array, " n"]:
+    """Bytes ahead of each last byte that arrives within the substep, itself included, `[W F]`.
+
+    Those queued at its start, all of flows that end here by the end of the same part of it, and of
+    all others what has arrived by then, if they arrive evenly.
+    """
+    part, ending = _part(last, dt), queue.ending[0]
+    for k in range(1, PARTS):
+        ending = jnp.where(part >= k, queue.ending[k], ending)
+    others = jnp.maximum(queue.arriving - ending, 0.0)
+    return queue.queued + ending + others * (last.at / dt)
 
 
 def arrival(

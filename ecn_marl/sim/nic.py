@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.sizes import CHUNK
-from ecn_marl.sim.slots import look_up, look_up_one, segment_sum
+from ecn_marl.sim.slots import busy, in_use, look_up, look_up_one, segment_sum
 from ecn_marl.sim.state import Flows
 
 LAST_BYTE = 0.5
@@ -40,6 +40,8 @@ class Sent(NamedTuple):
         finished: flows that sent their last byte, `[F]`.
         finished_at: when within the substep they did, µs, `[F]`.
         level: round-robin share of each NIC, bytes/µs, `[H]`.
+        begin: when within the substep each flow starts, 0 if it did before, µs, `[F]`.
+        eventful: see `eventful_flows`.
     """
 
     flows: Flows
@@ -47,6 +49,8 @@ class Sent(NamedTuple):
     finished: Bool[Array, " flows"]
     finished_at: Float[Array, " flows"]
     level: Float[Array, " hosts"]
+    begin: Float[Array, " flows"]
+    eventful: Bool[Array, " flows"]
 
 
 def send(
@@ -55,6 +59,7 @@ def send(
     nic: Nic,
     rate: Float[Array, " flows"],
     room: Float[Array, " flows"] | None,
+    eventful: Bool[Array, " flows"],
     dt: float,
     latched: bool,
 ) -> Sent:
@@ -66,7 +71,7 @@ def send(
     strong as they are.
 
     A flow that starts or ends within the substep demands only what it can send in it; the rest of
-    its share goes to the others. A NIC sends nothing before its first flow starts, see `_capacity`,
+    its share goes to the others. A NIC sends nothing before its first flow starts, see `Fresh`,
     and no flow has sent all before the NIC can have sent that, see `_finish_times`.
 
     Args:
@@ -75,21 +80,24 @@ def send(
         nic: limits of the NICs in this tick.
         rate: rate that each sender allows, bytes/µs, `[F]`.
         room: bytes that each window still allows, `[F]`; None without windows.
+        eventful: see `eventful_flows`.
         dt: substep, µs.
         latched: whether a new rate waits for the packet under way.
 
     Returns:
         Bytes that each flow sent, and slots with the rest.
     """
-    begin = jnp.clip(flows.start_in, 0.0, dt)
     active = (flows.stage == life.SENDING) & (flows.start_in < dt) & nic.may_send
+    begin = jnp.where(active, jnp.clip(flows.start_in, 0.0, dt), 0.0)
     if latched:
         rate = jnp.where(flows.spaced > 0, flows.pace, rate)
     demand = jnp.minimum(rate * (1.0 - begin / dt), flows.rest_low / dt)
     if room is not None:
         demand = jnp.minimum(demand, jnp.maximum(room, 0.0) / dt)
     demand = jnp.where(active, demand, 0.0)
-    level = water_level(demand, flows.src, _capacity(demand, flows.src, begin, nic, dt), level)
+    fresh = _fresh(in_use(demand, eventful), begin, flows.src, nic.capacity.shape[0], dt)
+    sharing = water_level(demand, flows.src, nic.capacity, level, fresh)
+    level = sharing.level
     share = look_up_one(level, flows.src)
     give = jnp.minimum(demand, share) * dt
     finished = active & (flows.rest_high == 0) & (flows.rest_low - give < LAST_BYTE)
@@ -99,8 +107,9 @@ def send(
     give = jnp.where(active, flows.rest_low - rest, 0.0)
     # While whole chunks are left, `rest_low` holds one at least and does not limit a substep.
     borrow = (flows.rest_high > 0) & (rest < CHUNK)
-    size = jnp.where(finished, flows.rest_low, 0.0)
-    finished_at = _finish_times(size, rate, demand, share, begin, flows.src, nic, dt)
+    size = in_use(jnp.where(finished, flows.rest_low, 0.0), eventful)
+    finished_at = _finish_times(size, rate, demand, begin, flows.src, sharing, nic.capacity, dt)
+    finished_at = jnp.where(eventful, finished_at, dt)
     if latched:
         spacing = flows.spaced + jnp.where(flows.spaced > 0, 0.0, nic.packet) - give
         spacing = jnp.where(give >= nic.packet, 0.0, spacing)
@@ -110,44 +119,116 @@ def send(
         rest_low=jnp.where(borrow, rest + CHUNK, rest),
         rest_high=flows.rest_high - borrow,
     )
-    return Sent(flows, give, finished, finished_at, level)
+    return Sent(flows, give, finished, finished_at, level, in_use(begin, eventful), eventful)
 
 
-def _capacity(
+def eventful_flows(flows: Flows, nic: Nic, dt: float) -> Bool[Array, " flows"]:
+    """Flows that start or may end within the substep, or whose last byte is in the network, `[F]`.
+
+    Few do at a time, and `lanes` passes over the others. The flag is of the state alone and comes
+    first in the substep: loops that compute it, or old values that it is made of, cannot skip.
+    """
+    n_levels = flows.backlog.shape[0] // flows.level.shape[0]
+    inside = ((flows.level >= 0) & (flows.level < n_levels)).any(0)
+    starts = (flows.start_in > 0) & (flows.start_in < dt)
+    may_end = (flows.rest_high == 0) & (flows.rest_low < nic.capacity.max() * dt + LAST_BYTE)
+    return busy((flows.stage != life.FREE) & (inside | starts | may_end))
+
+
+class Sharing(NamedTuple):
+    """How NICs share their links, `[H]` each.
+
+    Attributes:
+        level: round-robin share, bytes/µs; the capacity where all demands fit.
+        satisfied: what the flows below it demand, bytes/µs.
+        n_limited: flows at it.
+    """
+
+    level: Float[Array, " hosts"]
+    satisfied: Float[Array, " hosts"]
+    n_limited: Float[Array, " hosts"]
+
+
+class Fresh(NamedTuple):
+    """Flows that start within a substep, `[H]` each.
+
+    Attributes:
+        demand: what they demand on average over the substep, bytes/µs.
+        idle: share of the substep that has passed when they start, their mean weighted by demand.
+    """
+
+    demand: Float[Array, " hosts"]
+    idle: Float[Array, " hosts"]
+
+
+def water_level(
     demand: Float[Array, " flows"],
     src: Int[Array, " flows"],
-    begin: Float[Array, " flows"],
-    nic: Nic,
-    dt: float,
-) -> Float[Array, " hosts"]:
-    """What each NIC can send on average over a substep in which flows start, bytes/µs, `[H]`.
+    capacity: Float[Array, " hosts"],
+    start: Float[Array, " hosts"],
+    fresh: Fresh | None = None,
+) -> Sharing:
+    """Round-robin (max-min) share of each host's NIC.
 
-    Until they start it sends what the others demand, and no more: with nothing else to send, flows
-    that start in the middle of a substep have half of it.
+    The level `l` solves `sum_f min(demand_f, l) = capacity`; if the demands fit, none is limited.
+    The left side is concave in `l`, so a Newton step from anywhere with a positive slope lands at
+    or below the root: two steps from the last substep's level never overbook the NIC, and reach the
+    root exactly once the set of limited flows has settled.
+
+    Until flows start, a NIC sends what the others demand, and no more: with nothing else to send,
+    flows that start in the middle of a substep have half of it.
 
     Args:
         demand: bytes/µs each flow could send, 0 for idle slots, `[F]`.
         src: source host of each slot, `[F]`.
-        begin: when each flow starts, 0 if it has started before, µs, `[F]`.
-        nic: limits of the NICs.
-        dt: substep, µs.
+        capacity: bytes/µs each host may send, `[H]`.
+        start: a level to start from, e.g. that of the last substep, `[H]`.
+        fresh: flows that start within the substep; None for none.
+
+    Returns:
+        The level, and the flows below and at it before the last step.
     """
-    fresh = jnp.where(begin > 0, demand, 0.0)
-    columns = jnp.stack([demand, fresh, fresh * begin], -1)
-    total, fresh, moment = segment_sum(columns, src, nic.capacity.shape[0]).T
-    # The mean start, weighted by demand; where none starts, the quotient is 0.
-    idle = moment / jnp.maximum(fresh, 1e-6) / dt
-    return nic.capacity - jnp.maximum(nic.capacity - (total - fresh), 0.0) * idle
+    n = capacity.shape[0]
+    level = start
+    satisfied = n_limited = jnp.zeros_like(start)
+    for i in range(2):
+        share = look_up_one(level, src)
+        limited = (demand >= share) & (demand > 0)
+        columns = jnp.stack([jnp.where(limited, 0.0, demand), limited.astype(demand.dtype)], -1)
+        satisfied, n_limited = segment_sum(columns, src, n).T
+        if i == 0 and fresh is not None:
+            others = jnp.maximum(satisfied + n_limited * level - fresh.demand, 0.0)
+            capacity = capacity - jnp.maximum(capacity - others, 0.0) * fresh.idle
+        # At a level far too high, flows below it may demand more than the capacity: restart at 0.
+        settled = jnp.where(satisfied <= capacity, capacity, 0.0)
+        level = jnp.where(
+            n_limited > 0, (capacity - satisfied) / jnp.maximum(n_limited, 1.0), settled
+        )
+        level = jnp.maximum(level, 0.0)
+    return Sharing(level, satisfied, n_limited)
+
+
+def _fresh(
+    demand: Float[Array, " flows"],
+    begin: Float[Array, " flows"],
+    src: Int[Array, " flows"],
+    hosts: int,
+    dt: float,
+) -> Fresh:
+    """The flows that start within a substep, at `begin` µs, 0 for others, `[F]`."""
+    demand = jnp.where(begin > 0, demand, 0.0)
+    total, moment = segment_sum(jnp.stack([demand, demand * begin], -1), src, hosts).T
+    return Fresh(total, moment / jnp.maximum(total, 1e-6) / dt)
 
 
 def _finish_times(
     size: Float[Array, " flows"],
     rate: Float[Array, " flows"],
     demand: Float[Array, " flows"],
-    share: Float[Array, " flows"],
     begin: Float[Array, " flows"],
     src: Int[Array, " flows"],
-    nic: Nic,
+    sharing: Sharing,
+    capacity: Float[Array, " hosts"],
     dt: float,
 ) -> Float[Array, " flows"]:
     """When within the substep the flows that send their last byte do so, µs, `[F]`.
@@ -160,58 +241,19 @@ def _finish_times(
     Args:
         size: bytes left of the flows that send their last byte, 0 for others, `[F]`.
         rate: rate that each sender allows, bytes/µs, `[F]`.
-        demand: bytes/µs that each could send, 0 for idle slots, `[F]`.
-        share: level of its NIC, bytes/µs, `[F]`.
+        demand: bytes/µs that each could send, `[F]`.
         begin: when each flow starts, µs, `[F]`.
         src: source host of each slot, `[F]`.
-        nic: limits of the NICs.
+        sharing: how the NICs share their links.
+        capacity: bytes/µs each host may send, `[H]`.
         dt: substep, µs.
     """
-    goes_on = (demand > 0) & (size <= 0)
-    limited = goes_on & (demand >= share)
-    slower = jnp.where(goes_on & ~limited, demand, 0.0)
-    columns = jnp.stack([size, limited.astype(size.dtype), slower], -1)
-    ending, n_limited, slower = segment_sum(columns, src, nic.capacity.shape[0]).T
-    at_nic = jnp.stack([ending, n_limited, nic.capacity, nic.capacity - slower], -1)
-    ending, n_limited, line, free = look_up(at_nic, src).T
+    columns = jnp.stack([size, jnp.where(size > 0, demand, 0.0)], -1)
+    ending, demanded = segment_sum(columns, src, capacity.shape[0]).T
+    free = capacity - jnp.maximum(sharing.satisfied - demanded, 0.0)
+    ending, n_limited, line, free = look_up(
+        jnp.stack([ending, sharing.n_limited, capacity, free], -1), src
+    ).T
     alone = size / jnp.maximum(jnp.minimum(rate, line), 1e-6)
     shared = (ending + n_limited * size) / jnp.maximum(free, 1e-6)
     return jnp.minimum(begin + jnp.maximum(alone, shared), dt)
-
-
-def water_level(
-    demand: Float[Array, " flows"],
-    src: Int[Array, " flows"],
-    capacity: Float[Array, " hosts"],
-    start: Float[Array, " hosts"],
-) -> Float[Array, " hosts"]:
-    """Round-robin (max-min) share of each host's NIC.
-
-    The level `l` solves `sum_f min(demand_f, l) = capacity`; if the demands fit, none is limited.
-    The left side is concave in `l`, so a Newton step from anywhere with a positive slope lands at
-    or below the root: two steps from the last substep's level never overbook the NIC, and reach the
-    root exactly once the set of limited flows has settled.
-
-    Args:
-        demand: bytes/µs each flow could send, 0 for idle slots, `[F]`.
-        src: source host of each slot, `[F]`.
-        capacity: bytes/µs each host may send, `[H]`.
-        start: a level to start from, e.g. that of the last substep, `[H]`.
-
-    Returns:
-        The level, `[H]`; the capacity where all demands fit.
-    """
-    n = capacity.shape[0]
-    level = start
-    for _ in range(2):
-        share = look_up_one(level, src)
-        limited = (demand >= share) & (demand > 0)
-        columns = jnp.stack([jnp.where(limited, 0.0, demand), limited.astype(demand.dtype)], -1)
-        satisfied, n_limited = segment_sum(columns, src, n).T
-        # At a level far too high, flows below it may demand more than the capacity: restart at 0.
-        settled = jnp.where(satisfied <= capacity, capacity, 0.0)
-        level = jnp.where(
-            n_limited > 0, (capacity - satisfied) / jnp.maximum(n_limited, 1.0), settled
-        )
-        level = jnp.maximum(level, 0.0)
-    return level

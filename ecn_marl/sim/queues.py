@@ -71,18 +71,12 @@ class Fluid(NamedTuple):
         entering: bytes that arrive in it, `[F]`.
         due: bytes that are to leave in it, see `batches`, `[F]`.
         hop: local index of the flow's queue, `n` for flows that pass this level by, `[F]`.
-        begin: when within the substep its first byte arrives, µs, 0 if it did before, `[F]`.
-        ending: of the bytes entering, those of flows whose last byte arrives here in it, `[F]`.
-        end: when within the substep it does, µs, `[F]`.
     """
 
     backlog: Float[Array, " flows"]
     entering: Float[Array, " flows"]
     due: Float[Array, " flows"]
     hop: Int[Array, " flows"]
-    begin: Float[Array, " flows"]
-    ending: Float[Array, " flows"]
-    end: Float[Array, " flows"]
 
 
 class Level(NamedTuple):
@@ -125,21 +119,40 @@ PARTS = 4
 """Parts of a substep: flows that end in the same part are taken to be ahead of each other."""
 
 
-class Place(NamedTuple):
-    """Where in its queue a last byte is that arrives at a level within a substep, leaves `[F]`.
+class Burst(NamedTuple):
+    """Bytes of flows that begin or end at the queues of a level within a substep, `[n]` each.
 
     Attributes:
-        ahead: bytes ahead of it, itself included, see `_ahead`.
-        idle: time before anything arrives at the queue, µs.
-        service: bytes that the queue can send in the substep.
+        fresh: bytes arriving of flows that start within the substep.
+        moment: the same, times when they start, bytes µs.
+        ending: bytes arriving of flows whose last byte arrives by the end of each part of the
+            substep, `[PARTS, n]`.
+    """
+
+    fresh: Float[Array, " n"]
+    moment: Float[Array, " n"]
+    ending: Float[Array, "parts n"]
+
+
+class Standing(NamedTuple):
+    """Values by which last bytes take their places in the queues of a level, `[n]` each.
+
+    Attributes:
+        queued: bytes there at the start of the substep.
+        arriving: bytes that arrive in it.
+        ending: see `Burst`, one array per part.
+        idle: time before anything arrives, µs.
+        service: bytes that the queue can send in the substep, were there as many.
         residual: mean wait for a packet of another flow that is being sent by a port without a
             queue, µs.
     """
 
-    ahead: Float[Array, " flows"]
-    idle: Float[Array, " flows"]
-    service: Float[Array, " flows"]
-    residual: Float[Array, " flows"]
+    queued: Float[Array, " n"]
+    arriving: Float[Array, " n"]
+    ending: tuple[Float[Array, " n"], ...]
+    idle: Float[Array, " n"]
+    service: Float[Array, " n"]
+    residual: Float[Array, " n"]
 
 
 class Served(NamedTuple):
@@ -150,7 +163,6 @@ class Served(NamedTuple):
         out: bytes of each flow that leave, `[F]`.
         log_survival: `-log(1 - p)` of the marking probability p that a packet meets, `[F]`.
         wait: waiting time of the queue, µs, `[F]`.
-        place: where in the queue a last byte is that arrives in the substep.
         pool: bytes that belong to no slot and stay, `[kinds, n]`.
         pool_out: those that leave, `[kinds, n]`.
         queue: backlog, bytes, `[n]`.
@@ -158,13 +170,13 @@ class Served(NamedTuple):
         mark: marking probability, `[n]`.
         pace: rate at which each queue is served, bytes/µs, `[n]`.
         slowness: its inverse, µs/byte, 0 for flows that pass by, `[F]`.
+        standing: what last bytes need, `[n]`.
     """
 
     backlog: Float[Array, " flows"]
     out: Float[Array, " flows"]
     log_survival: Float[Array, " flows"]
     wait: Float[Array, " flows"]
-    place: Place
     pool: Float[Array, "kinds n"]
     pool_out: Float[Array, "kinds n"]
     queue: Float[Array, " n"]
@@ -172,16 +184,17 @@ class Served(NamedTuple):
     mark: Float[Array, " n"]
     pace: Float[Array, " n"]
     slowness: Float[Array, " flows"]
+    standing: Standing
 
 
-def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
+def serve_level(flows: Fluid, level: Level, burst: Burst, service: Service) -> Served:
     """Serve every port of one level for one substep.
 
     A port sends at most its capacity, shared among its classes by their weights. Within a class
     every flow first sends its `due` bytes (see `batches`), then all share the remaining capacity in
     proportion to their remaining backlog. That fixes how much of every flow is in the queue, but
     not *when* a given byte leaves: the last bytes of a flow would leave exponentially late. They
-    leave when the port has sent all that was ahead of them, see `Place` and `last_byte`.
+    leave when the port has sent all that was ahead of them, see `last_byte`.
 
     Flows that start within the substep have the port from then on only, see `_arrived`.
 
@@ -191,21 +204,17 @@ def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
     Args:
         flows: bytes of the flows here.
         level: ports and queues.
+        burst: bytes of flows that begin or end here within the substep.
         service: how they serve.
     """
     n = level.open.shape[0]
     backlog = flows.backlog + flows.entering
     # A batch never takes more than its flow still has: bytes that ports count stay exact.
     due = jnp.minimum(flows.due, backlog)
-    fresh = jnp.where(flows.begin > 0, flows.entering, 0.0)
-    part = jnp.minimum(jnp.floor(flows.end * (PARTS / service.dt)), PARTS - 1.0)
-    columns = [backlog, due, fresh, fresh * flows.begin]
-    columns += [jnp.where(part <= k, flows.ending, 0.0) for k in range(PARTS)]
-    # One scatter of rows, not one each: every scatter ends a fused loop of XLA.
-    sums = segment_sum(jnp.stack(columns, -1), flows.hop, n).T
-    total, planned, fresh, moment, ending = *sums[:4], sums[4:]
+    # One scatter of pairs, not two: every scatter ends a fused loop of XLA.
+    total, planned = segment_sum(jnp.stack([backlog, due], -1), flows.hop, n).T
     total = total + level.pool.sum(axis=0)
-    arrived, idle = _arrived(total, fresh, moment, level, service)
+    arrived, idle = _arrived(total, burst, level, service)
     link = _send(jnp.where(level.open, arrived, 0.0), level, service)
     queue = total - link.sent
     due_part, rest_part = _parts(total, planned, link.sent)
@@ -216,12 +225,6 @@ def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
         log_survival=-jnp.log1p(-jnp.minimum(mark, MAX_MARK)),
         wait=queue / link.pace,
         slowness=1.0 / link.pace,
-        idle=idle,
-        service=_could_send(queue, link, level, service),
-        residual=_residual(queue, ending[-1], link, service),
-        queued=level.queue,
-        arriving=total - level.queue,
-        **{f"ending_{k}": ending[k] for k in range(PARTS)},
     )
     at_queue = look_up_fields(table, flows.hop, PASSING)
     due_out = due * at_queue.due_part
@@ -235,12 +238,6 @@ def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
         out=out,
         log_survival=at_queue.log_survival,
         wait=at_queue.wait,
-        place=Place(
-            ahead=_ahead(at_queue, part, flows.end / service.dt),
-            idle=at_queue.idle,
-            service=at_queue.service,
-            residual=at_queue.residual,
-        ),
         pool=level.pool - pool_out,
         pool_out=pool_out,
         queue=queue,
@@ -248,13 +245,20 @@ def serve_level(flows: Fluid, level: Level, service: Service) -> Served:
         mark=mark,
         pace=link.pace,
         slowness=at_queue.slowness,
+        standing=Standing(
+            queued=level.queue,
+            arriving=total - level.queue,
+            ending=tuple(burst.ending),
+            idle=idle,
+            service=_could_send(queue, link, level, service),
+            residual=_residual(queue, burst.ending[-1], link, service),
+        ),
     )
 
 
 def _arrived(
     total: Float[Array, " n"],
-    fresh: Float[Array, " n"],
-    moment: Float[Array, " n"],
+    burst: Burst,
     level: Level,
     service: Service,
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
@@ -265,15 +269,14 @@ def _arrived(
 
     Args:
         total: bytes queued at the start and arriving, `[n]`.
-        fresh: those of flows that start within the substep, `[n]`.
-        moment: the same, times when they start, bytes µs, `[n]`.
+        burst: those of flows that start within the substep.
         level: ports and queues.
         service: how they serve.
     """
     n_classes = service.weights.shape[0]
     capacity = jnp.repeat(level.capacity, n_classes, total_repeat_length=total.shape[0])
-    begin = moment / jnp.maximum(fresh, 1e-6)
-    before = level.queue + (total - level.queue - fresh) * (begin / service.dt)
+    begin = burst.moment / jnp.maximum(burst.fresh, 1e-6)
+    before = level.queue + (total - level.queue - burst.fresh) * (begin / service.dt)
     # The slack of 1e-6 keeps rounding from leaving a thousandth of a byte in an empty queue.
     lost = jnp.maximum(capacity * (begin / service.dt) - before, 0.0) * (1.0 - 1e-6)
     idle = lost / jnp.maximum(capacity, 1e-3) * service.dt
@@ -329,11 +332,6 @@ class _AtQueue(NamedTuple):
         log_survival: `-log(1 - p)` of the marking probability p.
         wait: waiting time, µs.
         slowness: time a byte takes, µs.
-        idle, service, residual: see `Place`.
-        queued: bytes there at the start of the substep.
-        arriving: bytes that arrive in it.
-        ending_0 to ending_3: those of flows whose last byte arrives by the end of each of its
-            `PARTS`.
     """
 
     due_part: Array
@@ -341,39 +339,10 @@ class _AtQueue(NamedTuple):
     log_survival: Array
     wait: Array
     slowness: Array
-    idle: Array
-    service: Array
-    residual: Array
-    queued: Array
-    arriving: Array
-    ending_0: Array
-    ending_1: Array
-    ending_2: Array
-    ending_3: Array
 
 
 PASSING = {"due_part": 1.0, "rest_part": 1.0}
 """Values for flows without a queue at a level: all bytes leave at once. Others are 0."""
-
-
-def _ahead(
-    at_queue: _AtQueue, part: Float[Array, " flows"], end: Float[Array, " flows"]
-) -> Float[Array, " flows"]:
-    """Bytes ahead of a last byte that arrives within the substep, itself included, `[F]`.
-
-    Those queued at its start, all of flows that end here by the end of the same part of it, and of
-    all others what has arrived by then, if they arrive evenly.
-
-    Args:
-        at_queue: values of each flow's queue.
-        part: part of the substep in which its last byte arrives, of `PARTS`, from 0.
-        end: share of the substep that has passed then.
-    """
-    ending = at_queue.ending_0
-    for k, more in enumerate((at_queue.ending_1, at_queue.ending_2, at_queue.ending_3), start=1):
-        ending = jnp.where(part >= k, more, ending)
-    others = jnp.maximum(at_queue.arriving - ending, 0.0)
-    return at_queue.queued + ending + others * end
 
 
 def _could_send(
@@ -391,7 +360,7 @@ def _residual(
     """Mean wait for a packet that is being sent by a port without a queue, µs, `[n]`.
 
     The port sends packets of others for a share of the time, and half a packet is left on average.
-    The bytes of flows that end here in the substep count in full, see `Place`.
+    The bytes of flows that end here in the substep count in full, see `last_byte`.
     """
     packet = service.packet
     share = jnp.maximum(link.load - ending, 0.0) / (service.dt * link.rate)

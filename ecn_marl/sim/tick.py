@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ecn_marl.sim import feedback as fb
+from ecn_marl.sim import last_byte, pfc, ways
 from ecn_marl.sim import lifecycle as life
-from ecn_marl.sim import pfc, ways
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.failures import links_up
 from ecn_marl.sim.feedback import cnp
@@ -70,7 +70,9 @@ def prepare(
     due, left = batches(
         flows.backlog, flows.due, flows.left, ahead, stalled, cfg.tick_us, cfg.dt_us
     )
-    flows = replace(flows, due=due, left=left)
+    # Rates of links: a paused or failed one sends nothing, whatever is due.
+    rates = look_up_one(jnp.append(jnp.asarray(net.port_rate), 0.0), queues // c)
+    flows = replace(flows, due=last_byte.drained(flows, due, rates, cfg.dt_us), left=left)
     line, flows, n_late = _line(cfg, state, flows, net, queues, stalled)
     express = jnp.zeros_like(net.port_rate)
     if cfg.ack_priority:
@@ -96,7 +98,6 @@ def prepare(
             limit=pfc.lossy_limits(cfg, state, net),
             buffer=net.buffer,
             site=None if any(cfg.lossless) else sites(cfg, queues),
-            drain=look_up_one(jnp.append(port_rate, 0.0) * cfg.dt_us, queues // c),
             share=share,
         ),
         line=line,
