@@ -14,6 +14,7 @@ For a flow on several ways each has a last byte, and the slowest counts.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -25,6 +26,9 @@ from ecn_marl.sim.queues import PARTS, Burst, Standing
 from ecn_marl.sim.slots import in_use, look_up, segment_sum
 from ecn_marl.sim.state import Flows
 from ecn_marl.sim.ways import per_way
+
+INSIDE_US = 1e9
+"""`Flows.tail` while the last byte is in the network."""
 
 UNSENT = -1
 """Level of a last byte that has not been sent."""
@@ -65,8 +69,8 @@ def start(
     """
     n_ways = flows.level.shape[0]
     n_levels = flows.backlog.shape[0] // n_ways
-    level = jnp.where(flows.stage == life.SENDING, UNSENT, flows.level)
-    finished = jnp.broadcast_to(sent.finished, level.shape)
+    level = jnp.where(sent.eventful & (flows.stage == life.SENDING), UNSENT, flows.level)
+    finished = jnp.broadcast_to(sent.finished & sent.eventful, level.shape)
     used = finished if share is None else finished & (share > 0)
     level = jnp.where(used, 0, jnp.where(finished, n_levels, level))
     return LastByte(
@@ -193,16 +197,31 @@ def _ahead(last: LastByte, queue: Standing, dt: float) -> Float[Array, " n"]:
     return queue.queued + ending + others * (last.at / dt)
 
 
-def arrival(
-    last: LastByte, n_levels: int, ways: int
-) -> tuple[Bool[Array, " flows"], Bool[Array, " flows"], Float[Array, " flows"]]:
-    """Which flows' last bytes leave the last level in a substep, which have left it, and when.
+def landed(flows: Flows, last: LastByte, dt: float, left_us: Float[Array, ""]) -> Flows:
+    """Slots with their last bytes where they are at the end of a substep.
 
-    Returns:
-        Whether the slowest way leaves in the substep, `[F]`; whether all ways have left, `[F]`;
-        when within the substep, µs, `[F]`.
+    The last byte of the slowest way counts. A message is complete once its older flowlets are.
+
+    Args:
+        flows: slots.
+        last: last bytes, after all levels.
+        dt: substep, µs.
+        left_us: time from its end to that of the tick, µs.
     """
-    left = last.level.reshape(ways, -1) == n_levels
-    now = last.moving.reshape(ways, -1) & left
-    at = jnp.where(now, last.at.reshape(ways, -1), 0.0).max(0)
-    return now.any(0) & left.all(0), left.all(0), at
+    shape = flows.level.shape
+    n_levels = flows.backlog.shape[0] // shape[0]
+    level, moving, at = (x.reshape(shape) for x in (last.level, last.moving, last.at))
+    eventful = last.eventful.reshape(shape)[0]
+    left = level == n_levels
+    tail = jnp.where(moving & left, at, 0.0).max(0)
+    if flows.flowlets is not None:
+        tail = jnp.maximum(tail, flows.flowlets.behind)
+    inside = ((level >= 0) & ~left).any(0)
+    leaves = left.all(0) & (moving & left).any(0)
+    tail = jnp.where(leaves, tail - dt - left_us, jnp.where(inside, INSIDE_US, flows.tail))
+    return replace(
+        flows,
+        level=level,
+        ahead=last.ahead.reshape(shape),
+        tail=jnp.where(eventful, tail, flows.tail),
+    )

@@ -261,6 +261,7 @@ def finish(
     dt: float,
     fct_log: Array,
     window: tuple[Leaf, Leaf],
+    tick_us: float,
 ) -> tuple[Flows, Totals, Array]:
     """Complete flows whose last ACK is back, at the end of a tick.
 
@@ -271,6 +272,7 @@ def finish(
         dt: substep, µs.
         fct_log: completion times of scheduled flows, `[N]`.
         window: substeps in which a flow has to begin to be measured, first and one past the last.
+        tick_us: length of a tick, µs.
 
     Returns:
         Slots (completed ones in stage `DONE`), counters and log.
@@ -311,7 +313,9 @@ def finish(
         + segment_sum(jnp.where(measured, logs, 0.0), jnp.where(measured, size, 3), 3),
         histogram=histogram,
     )
-    return replace(flows, stage=stage, tail=tail), totals, fct_log
+    # From now on it is relative to the end of the next tick.
+    waits = (stage == DRAINING) | (stage == RETURNING)
+    return replace(flows, stage=stage, tail=jnp.where(waits, tail - tick_us, tail)), totals, fct_log
 
 
 def slowdown_bin(slowdown: Float[Array, " n"], bins: int) -> Int[Array, " n"]:

@@ -87,11 +87,12 @@ def send(
     Returns:
         Bytes that each flow sent, and slots with the rest.
     """
+    begin = in_use(jnp.clip(flows.start_in, 0.0, dt), eventful)
     active = (flows.stage == life.SENDING) & (flows.start_in < dt) & nic.may_send
-    begin = jnp.where(active, jnp.clip(flows.start_in, 0.0, dt), 0.0)
     if latched:
         rate = jnp.where(flows.spaced > 0, flows.pace, rate)
-    demand = jnp.minimum(rate * (1.0 - begin / dt), flows.rest_low / dt)
+    part = jnp.clip(1.0 - flows.start_in / dt, 0.0, 1.0)
+    demand = jnp.minimum(rate * part, flows.rest_low / dt)
     if room is not None:
         demand = jnp.minimum(demand, jnp.maximum(room, 0.0) / dt)
     demand = jnp.where(active, demand, 0.0)
@@ -109,7 +110,6 @@ def send(
     borrow = (flows.rest_high > 0) & (rest < CHUNK)
     size = in_use(jnp.where(finished, flows.rest_low, 0.0), eventful)
     finished_at = _finish_times(size, rate, demand, begin, flows.src, sharing, nic.capacity, dt)
-    finished_at = jnp.where(eventful, finished_at, dt)
     if latched:
         spacing = flows.spaced + jnp.where(flows.spaced > 0, 0.0, nic.packet) - give
         spacing = jnp.where(give >= nic.packet, 0.0, spacing)
@@ -119,7 +119,7 @@ def send(
         rest_low=jnp.where(borrow, rest + CHUNK, rest),
         rest_high=flows.rest_high - borrow,
     )
-    return Sent(flows, give, finished, finished_at, level, in_use(begin, eventful), eventful)
+    return Sent(flows, give, finished, finished_at, level, begin, eventful)
 
 
 def eventful_flows(flows: Flows, nic: Nic, dt: float) -> Bool[Array, " flows"]:

@@ -115,7 +115,7 @@ class Service(NamedTuple):
     softness: float = 0.0
 
 
-PARTS = 4
+PARTS = 1
 """Parts of a substep: flows that end in the same part are taken to be ahead of each other."""
 
 

@@ -336,7 +336,7 @@ class Simulator(SimConfig):
         net = params.net
         before, totals = state.flows, state.totals
         flows, totals, fct_log = life.finish(
-            before, totals, state.step, self.dt_us, state.fct_log, params.window
+            before, totals, state.step, self.dt_us, state.fct_log, params.window, self.tick_us
         )
         if self.accrue:
             cost, progress = delays.accrued(self, state, net, before, flows)

@@ -113,8 +113,8 @@ class Flows:
         wait: forward queueing delay at the end of the last substep, µs.
         level: level of queues that the last byte of each way is at, see `sim.last_byte`, `[W, F]`.
         ahead: bytes that its queue has to send until it has left, `[W, F]`.
-        tail: µs until the last ACK arrives (stage 3); in stage 2 above 0 until the last byte has
-            left the last level, then how long ago that was, negative.
+        tail: µs from the end of the tick until the last byte leaves the last level (stage 2, when
+            it is known, a long time before) or the last ACK arrives (stages 3 and 4).
         after: µs from the last byte's departure at the last port's queue to its ACK's arrival,
             queues aside.
         rtt: feedback delay without queues, µs.

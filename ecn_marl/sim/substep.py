@@ -38,9 +38,7 @@ def substep(
     senders = state.flows.transport
     rate, window = transport.rate(senders), transport.window(senders)
     room = None if window is None else feedback.room(state.echo.out, window, tick.line.packet)
-    sent = nic.send(
-        state.flows, state.level, tick.nic, rate, room, eventful, dt, transport.latched
-    )
+    sent = nic.send(state.flows, state.level, tick.nic, rate, room, eventful, dt, transport.latched)
     flows, moved = hops.forward(cfg, state, sent, tick.ports, tick.busy)
     if flows.gaps is not None:
         flows, moved = recovery.discard(flows, moved, tick.line.back_wait, tick.line.packet, dt)
@@ -66,7 +64,8 @@ def substep(
         _notify(cfg, tick),
         cfg.fine,
     )
-    flows = sink.advance_clocks(flows, moved, sent, dt)
+    left_us = (cfg.tick_steps - 1 - state.step % cfg.tick_steps) * dt
+    flows = sink.advance_clocks(flows, moved, sent, dt, left_us)
     if flows.flowlets is not None:
         updated = flowlets.advance(flows.flowlets, sent.give, moved.wait, tick.line.packet, dt)
         flows = replace(flows, flowlets=updated)
