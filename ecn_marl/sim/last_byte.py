@@ -5,6 +5,7 @@ ahead of it. So it takes its place when it arrives, `ahead` bytes from the head,
 what the queue can send in every substep, whatever else arrives later. At the next level it takes a
 place in the same way. Flows whose last bytes arrive at a queue within the same part of a substep
 are taken to be ahead of each other: none leaves before the port can have sent the bytes of all.
+So no set of flows is ever through a link before it can be (`capacity`).
 
 Marks, queues and accounts are those of the fluid (`queues`), in which the bytes of a flow leave in
 proportion to backlogs. `drained` keeps the two together.
@@ -23,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.nic import Sent
 from ecn_marl.sim.queues import PARTS, Burst, Standing
-from ecn_marl.sim.slots import in_use, look_up, segment_sum
+from ecn_marl.sim.slots import in_use, look_up, look_up_fields, segment_sum
 from ecn_marl.sim.state import Flows
 from ecn_marl.sim.ways import per_way
 
@@ -121,11 +122,20 @@ def burst(
     """
     entering = in_use(entering, last.eventful)
     fresh = jnp.where(last.begin > 0, entering, 0.0)
-    ending = jnp.where(last.moving & (last.level == i), entering, 0.0)
+    ends = last.moving & (last.level == i)
+    end = jnp.where(ends, last.at, dt)
+    rate = entering / jnp.maximum(end - last.begin, 1e-6)
     columns = [fresh, fresh * last.begin]
-    columns += [jnp.where(_part(last, dt) <= k, ending, 0.0) for k in range(PARTS)]
-    fresh, moment, *ends = segment_sum(jnp.stack(columns, -1), hop, n).T
-    return Burst(fresh, moment, jnp.stack(ends))
+    columns += [
+        jnp.clip(rate * (k * (dt / PARTS) - last.begin), 0.0, entering) for k in range(1, PARTS)
+    ]
+    fresh, moment, *arrived = segment_sum(jnp.stack([*columns, entering], -1), hop, n).T
+    part = _part(last, dt)
+    within = jnp.maximum(end - jnp.maximum(last.begin, part * (dt / PARTS)), 0.0)
+    ending = jnp.where(ends, jnp.minimum(rate * within, entering), 0.0)
+    # The row of queues that stands for none is the last one.
+    ending = segment_sum(ending, jnp.minimum(hop * PARTS + part, n * PARTS), n * PARTS)
+    return Burst(fresh, moment, jnp.stack(arrived), ending.reshape(n, PARTS).T)
 
 
 def cross(
@@ -149,10 +159,11 @@ def cross(
     n = standing.queued.shape[0]
     here = (last.level == i) & last.eventful
     arrives = here & last.moving
-    queue = _look_up(standing, hop)
+    table = _Queue(*standing[:-1])
+    queue = look_up_fields(table, hop, {})
     rate = queue.service / dt
     slowness = 1.0 / jnp.maximum(rate, 1e-6)
-    ahead = jnp.where(arrives, _ahead(last, queue, dt), last.ahead)
+    ahead = jnp.where(arrives, _ahead(last, queue, standing.burst, hop, dt), last.ahead)
     # The port was idle until flows started, but not longer than until this one did.
     since = jnp.where(arrives, jnp.minimum(queue.idle, last.begin), 0.0)
     leaves = since + ahead * slowness
@@ -170,31 +181,39 @@ def cross(
     )
 
 
-def _look_up(standing: Standing, hop: Int[Array, " n"]) -> Standing:
-    """Values of each flow's queue, 0 where it has none, `[W F]`."""
-    columns = [*standing._replace(ending=())[:2], *standing[3:], *standing.ending]
-    table = jnp.stack(columns, -1)
-    rows = look_up(jnp.concatenate([table, jnp.zeros_like(table[:1])]), hop)
-    queued, arriving, idle, service, residual, *ending = (rows[..., k] for k in range(len(columns)))
-    return Standing(queued, arriving, tuple(ending), idle, service, residual)
+class _Queue(NamedTuple):
+    """Values of each flow's queue, `[W F]`; names as in `Standing`."""
+
+    queued: Float[Array, " n"]
+    evenly: Float[Array, " n"]
+    idle: Float[Array, " n"]
+    service: Float[Array, " n"]
+    residual: Float[Array, " n"]
 
 
-def _part(last: LastByte, dt: float) -> Float[Array, " n"]:
+def _part(last: LastByte, dt: float) -> Int[Array, " n"]:
     """Part of the substep in which each last byte arrives, of `PARTS`, from 0, `[W F]`."""
-    return jnp.minimum(jnp.floor(last.at * (PARTS / dt)), PARTS - 1.0)
+    part = jnp.floor(jnp.where(last.eventful, last.at, 0.0) * (PARTS / dt))
+    return jnp.clip(part, 0, PARTS - 1).astype(jnp.int32)
 
 
-def _ahead(last: LastByte, queue: Standing, dt: float) -> Float[Array, " n"]:
+def _ahead(
+    last: LastByte, queue: _Queue, burst: Burst, hop: Int[Array, " n"], dt: float
+) -> Float[Array, " n"]:
     """Bytes ahead of each last byte that arrives within the substep, itself included, `[W F]`.
 
-    Those queued at its start, all of flows that end here by the end of the same part of it, and of
-    all others what has arrived by then, if they arrive evenly.
+    Those queued at its start, what has arrived of other flows, and, of flows that end in the same
+    part of the substep, all that arrives in it.
     """
-    part, ending = _part(last, dt), queue.ending[0]
-    for k in range(1, PARTS):
-        ending = jnp.where(part >= k, queue.ending[k], ending)
-    others = jnp.maximum(queue.arriving - ending, 0.0)
-    return queue.queued + ending + others * (last.at / dt)
+    before = jnp.concatenate([jnp.zeros_like(burst.arrived[:1]), burst.arrived[:-1]])
+    table = jnp.stack([before.T, (burst.arrived - before).T, burst.ending.T], -1).reshape(-1, 3)
+    part = _part(last, dt)
+    row = jnp.minimum(hop * PARTS + part, table.shape[0])
+    rows = look_up(jnp.concatenate([table, jnp.zeros_like(table[:1])]), row)
+    arrived, arriving, ending = rows[..., 0], rows[..., 1], rows[..., 2]
+    passed = jnp.clip(last.at * (PARTS / dt) - part, 0.0, 1.0)
+    others = queue.evenly * (last.at / dt) + jnp.maximum(arriving - ending, 0.0) * passed
+    return queue.queued + arrived + ending + others
 
 
 def landed(flows: Flows, last: LastByte, dt: float, left_us: Float[Array, ""]) -> Flows:

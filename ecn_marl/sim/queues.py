@@ -115,8 +115,8 @@ class Service(NamedTuple):
     softness: float = 0.0
 
 
-PARTS = 1
-"""Parts of a substep: flows that end in the same part are taken to be ahead of each other."""
+PARTS = 8
+"""Parts of a substep at whose ends it is known what has arrived, see `Burst`."""
 
 
 class Burst(NamedTuple):
@@ -125,12 +125,14 @@ class Burst(NamedTuple):
     Attributes:
         fresh: bytes arriving of flows that start within the substep.
         moment: the same, times when they start, bytes µs.
-        ending: bytes arriving of flows whose last byte arrives by the end of each part of the
-            substep, `[PARTS, n]`.
+        arrived: bytes of flows that begin or end, or have a last byte in the network, that have
+            arrived by the end of each part of the substep, `[PARTS, n]`.
+        ending: bytes that arrive in each part, of flows whose last byte does, `[PARTS, n]`.
     """
 
     fresh: Float[Array, " n"]
     moment: Float[Array, " n"]
+    arrived: Float[Array, "parts n"]
     ending: Float[Array, "parts n"]
 
 
@@ -139,20 +141,20 @@ class Standing(NamedTuple):
 
     Attributes:
         queued: bytes there at the start of the substep.
-        arriving: bytes that arrive in it.
-        ending: see `Burst`, one array per part.
+        evenly: bytes that arrive in it of flows that are not in `burst`.
         idle: time before anything arrives, µs.
         service: bytes that the queue can send in the substep, were there as many.
         residual: mean wait for a packet of another flow that is being sent by a port without a
             queue, µs.
+        burst: bytes of flows that begin or end.
     """
 
     queued: Float[Array, " n"]
-    arriving: Float[Array, " n"]
-    ending: tuple[Float[Array, " n"], ...]
+    evenly: Float[Array, " n"]
     idle: Float[Array, " n"]
     service: Float[Array, " n"]
     residual: Float[Array, " n"]
+    burst: Burst
 
 
 class Served(NamedTuple):
@@ -247,11 +249,11 @@ def serve_level(flows: Fluid, level: Level, burst: Burst, service: Service) -> S
         slowness=at_queue.slowness,
         standing=Standing(
             queued=level.queue,
-            arriving=total - level.queue,
-            ending=tuple(burst.ending),
+            evenly=jnp.maximum(total - level.queue - burst.arrived[-1], 0.0),
             idle=idle,
             service=_could_send(queue, link, level, service),
-            residual=_residual(queue, burst.ending[-1], link, service),
+            residual=_residual(queue, burst.arrived[-1], link, service),
+            burst=burst,
         ),
     )
 
@@ -265,7 +267,9 @@ def _arrived(
     """Bytes that each queue can have sent if its port has served it alone, and its idle time, µs.
 
     Before flows start, the port sends what is queued and what arrives from others. Where that is
-    less than it could send, the rest of the time until then is lost.
+    less than it could send, the rest of the time until then is lost. Two bounds of it hold, and the
+    smaller counts: one takes all flows to start at their mean start, exact where they do; the other
+    is at most a part of the substep too large.
 
     Args:
         total: bytes queued at the start and arriving, `[n]`.
@@ -275,10 +279,16 @@ def _arrived(
     """
     n_classes = service.weights.shape[0]
     capacity = jnp.repeat(level.capacity, n_classes, total_repeat_length=total.shape[0])
-    begin = burst.moment / jnp.maximum(burst.fresh, 1e-6)
-    before = level.queue + (total - level.queue - burst.fresh) * (begin / service.dt)
+    part = burst.moment / jnp.maximum(burst.fresh, 1e-6) / service.dt
+    lost = capacity * part - level.queue - (total - level.queue - burst.fresh) * part
+    # As if what arrives in a part arrived at its end.
+    ends = jnp.arange(1, PARTS + 1)[:, None] / PARTS
+    evenly = total - level.queue - burst.arrived[-1]
+    arrived = jnp.concatenate([jnp.zeros_like(burst.arrived[:1]), burst.arrived[:-1]])
+    by_parts = capacity * ends - level.queue - evenly * (ends - 1.0 / PARTS) - arrived
+    lost = jnp.minimum(lost, by_parts.max(0))
     # The slack of 1e-6 keeps rounding from leaving a thousandth of a byte in an empty queue.
-    lost = jnp.maximum(capacity * (begin / service.dt) - before, 0.0) * (1.0 - 1e-6)
+    lost = jnp.maximum(lost, 0.0) * (1.0 - 1e-6)
     idle = lost / jnp.maximum(capacity, 1e-3) * service.dt
     return jnp.minimum(total, capacity - lost), idle
 
@@ -355,15 +365,15 @@ def _could_send(
 
 
 def _residual(
-    queue: Float[Array, " n"], ending: Float[Array, " n"], link: _Sending, service: Service
+    queue: Float[Array, " n"], events: Float[Array, " n"], link: _Sending, service: Service
 ) -> Float[Array, " n"]:
     """Mean wait for a packet that is being sent by a port without a queue, µs, `[n]`.
 
     The port sends packets of others for a share of the time, and half a packet is left on average.
-    The bytes of flows that end here in the substep count in full, see `last_byte`.
+    The bytes of flows that begin or end in the substep count by themselves, see `last_byte`.
     """
     packet = service.packet
-    share = jnp.maximum(link.load - ending, 0.0) / (service.dt * link.rate)
+    share = jnp.maximum(link.load - events, 0.0) / (service.dt * link.rate)
     return jnp.clip(1.0 - queue / packet, 0.0, 1.0) * share * packet / (2.0 * link.rate)
 
 
