@@ -9,9 +9,11 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from ecn_marl._checks import Each, Flag, Kind, Real, Whole
+from ecn_marl._checks import SEED as SEED_RULE
+from ecn_marl._checks import STREAM_SEED, Each, Flag, Kind, Real, Whole
 
 SETUP = """
 import json, math, sys, time
@@ -19,7 +21,18 @@ from dataclasses import replace
 import jax
 import numpy as np
 import ecn_marl
+from ecn_marl._errors import bad_value
+from ecn_marl.baselines.evaluation.episodes import evaluation_keys
+from ecn_marl.baselines.evaluation.statistics import Draws
+from ecn_marl.baselines.runs import train_run
+from ecn_marl.baselines.search import Effort
 from ecn_marl.envs.agent_checks import check_actions
+from ecn_marl.envs.rate.measure import measure as measure_rate
+from ecn_marl.experiments.jobs import Job
+from ecn_marl.experiments.rate import train_rate
+from ecn_marl.sim.matrices import permutation
+from ecn_marl.sim.replay import Settings
+from ecn_marl.wrappers.bridges.network import network_env
 from ecn_marl import make, vector_env
 from ecn_marl.errors import EcnMarlError
 from ecn_marl.sim import *
@@ -63,8 +76,8 @@ messages = []
 for code, _ in json.load(sys.stdin):
     began = time.monotonic()
     try:
-        eval(code)
-        message = "accepted"
+        result = eval(code)
+        message = str(result) if isinstance(result, EcnMarlError) else "accepted"
     except EcnMarlError as error:
         message = str(error)
     except BaseException as error:
@@ -83,6 +96,7 @@ def of(call: str, **values: list[str]) -> list[tuple[str, str]]:
 
 NONSENSE = ["nan", "'x'", "None"]
 NUMBER = [*NONSENSE, "inf", "-1.0"]
+SEED = ["3.0", "'3'", "True", "np.float64(3.0)", "np.bool_(True)", "nan", "-1"]
 COUNT = [*NONSENSE, "1.5", "-2", "True", "10**12"]
 FLAG = ["'false'", "2", "None"]
 
@@ -182,7 +196,29 @@ CASES = [
     *of("failing(share=0.5, *)", at_us=[*NUMBER, "1e30"]),
     ("failing(share=0.5, at_us=1.0, repair_us=inf)", "repair_us"),
     ("vector_env('incast-v0', 1.5)", "num_networks"),
-]
+    *of("ecn_marl.parallel_env('incast-v0').reset(*)", seed=SEED),
+    *of("ecn_marl.env('incast-v0').reset(*)", seed=SEED),
+    *of("ecn_marl.rate_parallel_env('many-to-one-4-v0').reset(*)", seed=SEED),
+    *of("network_env('incast-v0').reset(*)", seed=SEED),
+    *of(
+        "vector_env('incast-v0', 2).reset(*)",
+        seed=[*SEED, "[1, 2.5]", "[1, True]", "(1, '2')", "[1, -1]", "[1]", "'12'"],
+    ),
+    *of("failing(share=0.5, at_us=1.0, *)", seed=[*SEED, "2**32"]),
+    *of("permutation(4, *)", seed=[*SEED, "2**32"]),
+    *of("Settings(*)", seed=[*SEED, "2**32"]),
+    *of("Effort(*)", seed=[*SEED, "2**32"]),
+    *of("Job('ippo', 'incast-v0', 9, *)", seed=[*SEED, "2**32"]),
+    *of("Draws(4, *)", seed=[*SEED, "2**32"]),
+    *of("evaluation_keys(episodes=4, *)", seed=[*SEED, "2**32"]),
+    *of("train_run('ippo', 'incast-v0', steps=9, out='never', *)", seed=[*SEED, "2**32"]),
+    ("train_run('ippo', 'incast-v0', steps=9, out='never', seeds=2, seed=2**32 - 1)", "seed"),
+    *of("train_rate('adpg', 'never', *)", seed=[*SEED, "2**32"]),
+    *of("measure_rate(None, None, *)", seed=[*SEED, "2**32"]),
+    ("bad_value('f', [np.float64(0.0), (np.int32(1), {'x': np.bool_(True)})], 'g')",
+     "f = [0.0, (1, {'x': True})] is"),
+    ("bad_value('f', jax.numpy.float32(0.5), 'g')", "f = 0.5 is"),
+]  # fmt: skip
 
 HUGE = [
     ("star(999999999999)", "hosts"),
@@ -211,7 +247,8 @@ def test_nothing_is_accepted_and_nothing_is_raw(messages):
     unclear = {}
     for code, name in CASES + HUGE:
         text, _ = messages[code]
-        if text == "accepted" or text.startswith("raw ") or name not in text or "\n" in text:
+        raw = text == "accepted" or text.startswith("raw ") or "\n" in text
+        if raw or name not in text or "np." in text or "Array(" in text:
             unclear[code] = text
     assert not unclear, json.dumps(unclear, indent=1)
 
@@ -231,6 +268,9 @@ def test_rules():
     assert not Real(infinite=True).fits(float("-inf"))
     assert Real(words=("auto",), none=True).fits("auto") and Real(none=True).fits(None)
     assert Whole(low=1).fits(3) and not any(Whole().fits(x) for x in (3.0, True, 2**31))
+    assert SEED_RULE.fits(np.int64(7)) and SEED_RULE.fits(2**32 - 1)
+    assert not any(SEED_RULE.fits(x) for x in (2**32, -1, 3.0, "3", True, None, np.bool_(1)))
+    assert STREAM_SEED.fits(None) and STREAM_SEED.fits(10**400) and not STREAM_SEED.fits(3.0)
     assert Flag().fits(True) and not Flag().fits(1)
     assert Each(Whole(), 2).fits((1, 2)) and not Each(Whole(), 2).fits((1,))
     assert Kind(("append",), "a list").fits([]) and not Kind((str,), "a word").fits([])

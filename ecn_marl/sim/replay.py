@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ecn_marl._checks import check_seed
 from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan
 from ecn_marl._types import Leaf
@@ -106,6 +107,7 @@ class Settings:
         if self.samples * self.substeps >= 2**31:
             allowed = f"less than 2^31 substeps of {self.dt_us} µs"
             raise bad_value("duration_ms", self.duration_ms, allowed)
+        check_seed(self.seed)
         if self.slots is not None and self.slots < 1:
             raise bad_value("slots", self.slots, "an integer >= 1")
 

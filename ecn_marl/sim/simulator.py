@@ -18,6 +18,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Int, PyTree
 
+from ecn_marl._checks import check_numbers
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim import (
@@ -150,7 +151,11 @@ class Simulator(SimConfig):
         Args:
             key: PRNG key; fixes traffic, paths and marking coins.
             params: parameters.
+
+        Raises:
+            InvalidValue: a parameter out of its range, unless the function is being compiled.
         """
+        check_numbers(params)
         t, real = self.topology, jnp.result_type(float)
         keys = jax.random.split(key, len(self.traffic) + 1)
         transport = self.transport.init(self.slots, real, t.n_levels)

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector.utils import batch_space
 
+from ecn_marl._checks import STREAM_SEED, check_value
 from ecn_marl.envs.parallel import EcnParallelEnv, parallel_env
 
 
@@ -36,7 +37,8 @@ class NetworkEnv(gymnasium.Env):
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Start an episode; see `EcnParallelEnv.reset`."""
-        super().reset(seed=seed)
+        check_value("seed", seed, STREAM_SEED)  # before gymnasium, whose error is its own
+        super().reset(seed=None if seed is None else int(seed))
         obs, _ = self.face.reset(seed, options)
         return np.stack(list(obs.values())), {}
 
