@@ -28,7 +28,7 @@ from ecn_marl._checks import INT32, NOT_NEGATIVE, POSITIVE, TEXT, Each, Real, Wh
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.random import FlowSetStream, RequestStream, Stream, hash_bits, shuffled, uniform
-from ecn_marl.sim.sizes import HEADER, PAYLOAD, SizeTable, sample_size, size_table
+from ecn_marl.sim.sizes import HEADER, PAYLOAD, SizeTable, sample_size, size_table, wire_size
 from ecn_marl.sim.sizing import Demand, uniform_pairs
 from ecn_marl.sim.tickets import check_hosts
 from ecn_marl.sim.traffic import PAYLOAD_KB, WIDTH, Offer, Source, anonymous_offer, fixed_width
@@ -227,7 +227,7 @@ class Requests:
         if self.table:
             sizes = size_table(self.table)
             payload = np.interp(u, sizes.cdf, sizes.size)
-        wire = payload + HEADER * np.maximum(np.ceil(payload / PAYLOAD), 1.0)
+        wire = wire_size(payload)
         return Demand(
             per_us=max(self.per_us),
             burst=1.0,

@@ -34,7 +34,7 @@ from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.schedules import Schedule, schedule, widest_tick
 from ecn_marl.sim.simulator import MAX_TICK, SimParams, SimState, Simulator, scaled_ecn
-from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD
+from ecn_marl.sim.sizes import CHUNK, PAYLOAD, wire_size
 from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.trace import FlowList, read_flows
 from ecn_marl.sim.transports import parse_transport
@@ -389,10 +389,11 @@ def _account(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Counters and the byte balance.
 
-    Offered bytes are counted from the list itself. Flows still without a slot at the end are
-    waiting; they have waited for `left_us`, the time from their start to the end.
+    Offered bytes are counted from the list itself, each packet with the header of a full one of
+    `packet` wire bytes. Flows still without a slot at the end are waiting; they have waited for
+    `left_us`, the time from their start to the end.
     """
-    wire = size + int(HEADER) * -(-size // int(PAYLOAD))
+    wire = wire_size(size, packet - PAYLOAD)
     flows, totals = state.flows, state.totals
     admitted = int(state.traffic[0].next)
     unsent = np.asarray(flows.rest_high, np.float64) * CHUNK + np.asarray(

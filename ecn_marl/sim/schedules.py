@@ -13,7 +13,7 @@ from jaxtyping import Array, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD
+from ecn_marl.sim.sizes import CHUNK, wire_size
 from ecn_marl.sim.traffic import Offer
 
 
@@ -144,7 +144,7 @@ def wire_parts(size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Args:
         size: payloads, whole bytes, int64, `[N]`.
     """
-    wire = size + int(HEADER) * -(-size // int(PAYLOAD))
+    wire = wire_size(size).astype(np.int64)
     # A chunk stays in the rest: NICs send from it, and it would limit their rates.
     high = np.maximum(wire // int(CHUNK) - 1, 0)
     return high.astype(np.int32), (wire - high * int(CHUNK)).astype(np.float32)

@@ -187,6 +187,21 @@ def test_bytes_balance(crossing, change):
     assert (run.summary()["pauses"] > 0) == ("pfc" not in change)
 
 
+@pytest.mark.parametrize(("transport", "header"), [("hpcc:hpcc", 42), ("timely:hpcc", 8)])
+def test_bytes_balance_with_longer_headers(incast, transport, header):
+    """HPCC's packets carry 42 B of telemetry, TIMELY's a time stamp of 8 B."""
+    size = np.array([300_000, 299_001, 1, 300_000])
+    wire = (size + (48 + header) * np.array([300, 300, 1, 300])).sum()
+    settings = replace(COARSE, transport=transport, dt_us=1.0, slots=3)
+    for duration_ms in (0.1, 1.5):
+        run = replay(replace(incast, size=size), STAR, replace(settings, duration_ms=duration_ms))
+        assert run.bytes["offered"] == wire and run.bytes["dropped"] == 0
+        assert abs(run.bytes["error"]) <= 1e-6 * wire
+        ended = duration_ms == 1.5
+        assert (run.bytes["waiting"] + run.bytes["queued"] == 0) == ended
+        assert (run.bytes["delivered"] == pytest.approx(wire, rel=1e-6)) == ended
+
+
 def test_named_spine_is_used(crossing):
     run = replay(crossing, SPINE, replace(TIGHT, duration_ms=1.0))
     sent = dict(zip(SPINE.port_names, run.tx_bytes.sum(0), strict=True))
