@@ -62,6 +62,10 @@ class Recorded(Schedule):
     digest: str
     flows: FlowList = field(compare=False, repr=False)
 
+    def check_params(self, params: PyTree, topology: Topology) -> None:
+        """Refuse a list whose hosts or paths a network does not have."""
+        super().check_params(params.flows, topology)
+
     def default_params(self) -> PyTree:
         """The list as arrays."""
         flows = self.flows

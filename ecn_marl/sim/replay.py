@@ -273,9 +273,10 @@ def replay(
         progress: called with the simulated time so far, µs, about every millisecond.
 
     Raises:
-        ValueError: a setting that is not allowed, or no flow starts within the duration.
+        ValueError: a setting or a value of the list that is not allowed, see `FlowList.checked`, or
+            no flow starts within the duration.
     """
-    settings = settings or Settings()
+    settings, flows = settings or Settings(), flows.checked(topology)
     # Flows that start together keep the order of the file, so a replay can be repeated.
     order = np.argsort(flows.start_ns, kind="stable")
     order = order[flows.start_ns[order] < settings.duration_ms * 1e6]

@@ -81,7 +81,7 @@ class Simulator(SimConfig):
 
         Raises:
             ValueError: a buffer that the headroom of a switch's ingresses fills: it would pause
-                them for ever.
+                them for ever; or flows whose hosts or paths the network does not have.
         """
         t = self.topology
         port_rate = np.array([p.gbps for p in t.ports]) * GBPS
@@ -115,6 +115,13 @@ class Simulator(SimConfig):
             repair_step=np.full(t.n_ports, NEVER, np.int32) if self.failures else None,
         )
         sources = traffic.get("traffic") or tuple(s.default_params() for s in self.traffic)
+        if len(sources) != len(self.traffic):
+            raise bad_value(
+                "traffic", f"{len(sources)} parameters", f"{len(self.traffic)}: one of each source"
+            )
+        for source, of_source in zip(self.traffic, sources, strict=True):
+            if hasattr(source, "check_params"):
+                source.check_params(of_source, t)
         always = (np.int32(0), np.int32(NEVER))
         params = SimParams(net, self.transport.default_params(), sources, always)
         params = jax.tree.map(lambda x: np.asarray(x, real if np.ndim(x) == 0 else None), params)
