@@ -16,7 +16,7 @@ from ecn_marl._checks import SEED as SEED_RULE
 from ecn_marl._checks import STREAM_SEED, Each, Flag, Kind, Real, Whole
 
 SETUP = """
-import json, math, sys, time
+import json, math, sys, tempfile, time
 from dataclasses import replace
 import jax
 import numpy as np
@@ -45,7 +45,11 @@ from ecn_marl.sim.transports import parse_transport
 from ecn_marl.envs.ecn import HostGroup
 from ecn_marl.envs.phases import Phase
 from ecn_marl.envs.rate.scenarios import RateScenario
+from ecn_marl.envs.actions import DiscreteAction
+from ecn_marl.sim.graphs import Node
+from ecn_marl.sim.replay import Settings, replay
 from ecn_marl.sim.schedules import schedule
+from ecn_marl.sim.trace import FlowList
 
 inf, nan = math.inf, math.nan
 
@@ -70,6 +74,28 @@ def starting(*start_ns):
     flows = {"src": [0] * 2, "dst": [1] * 2, "size_B": [9] * 2, "start_ns": start_ns}
     rows = len(start_ns)
     return schedule({name: np.array(column[:rows]) for name, column in flows.items()}, 1.0)
+
+def schedule_of(**columns):
+    flows = {"src": [0, 1], "dst": [1, 2], "size_B": [9, 9], "start_ns": [0.0, 1.0]} | columns
+    return schedule(flows, 1.0)
+
+def flow_list(**columns):
+    number = np.arange(2)
+    by_hash = np.full(2, -1)
+    good = FlowList(number, number, number + 1, number + 9, number * 1.0, by_hash, by_hash)
+    return replay(replace(good, **columns), star(4), Settings(duration_ms=0.01))
+
+def node(*fields):
+    return Graph((Node(*fields), Node("z", 1, 0, 9))).default_params()
+
+def graph_file(**fields):
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump({"nodes": [{"id": "a", "src": 0, "dst": 1, "bytes": 9} | fields]}, file)
+        file.flush()
+        return read_graph(file.name)
+
+def thresholds(*setting, **options):
+    return scaled_ecn(sim(Poisson()).net, *setting, **options)
 
 LINE = Timeline((500.0, 500.0))
 messages = []
@@ -99,6 +125,43 @@ NUMBER = [*NONSENSE, "inf", "-1.0"]
 SEED = ["3.0", "'3'", "True", "np.float64(3.0)", "np.bool_(True)", "nan", "-1"]
 COUNT = [*NONSENSE, "1.5", "-2", "True", "10**12"]
 FLAG = ["'false'", "2", "None"]
+
+HOST_GROUPS = ["()", "(0, 0)", "(0, True)", "(1.5,)", "(-1,)", "5", "'ab'", "(nan,)"]
+THRESHOLDS = [
+    *("('5', 200, 0.2)", "(5, '200', 0.2)", "(5, 200, '0.2')", "(True, 200, 0.2)"),
+    *("(5, 200, True)", "(5, 200, nan)", "(nan, 200, 0.2)", "(5, inf, 0.2)", "(200, 5, 0.2)"),
+    *("(5, 200)", "(5, 200, 0.2, 1)", "None", "'5,200,0.2'", "5"),
+]
+NODES = [
+    *[(f"'a', {host}, 1, 9", "node 'a': src = ") for host in ("-1", "0.5", "True", "'x'", "2**31")],
+    *[(f"'a', 0, {host}, 9", "node 'a': dst = ") for host in ("0", "-1", "None", "nan")],
+    *[(f"'a', 0, 1, {size}", "node 'a': bytes = ") for size in ("0", "10**12 + 1", "2**63", "1.5")],
+    *[(f"'a', 0, 1, 9, {delay}", "node 'a': delay_us = ") for delay in ("'x'", "nan", "True")],
+    *[(f"'a', 0, 1, 9, 0.0, {after}", "node 'a': after = ") for after in ("'z'", "['z']", "([],)")],
+    *[(f"{name}, 0, 1, 9", f"node {name}: id = ") for name in ("None", "True", "[1]", "1.5")],
+]
+NODE_FILES = [
+    *[("id=None", "node None: id = None"), ("id=True", "id = True"), ("bytes=1.5", "bytes = 1.5")],
+    *[("bytes=True", "bytes = True"), ("src='0'", "src = '0'"), ("delay_us='x'", "delay_us = 'x'")],
+    *[("after='a'", "after = 'a'"), ("after=[[1]]", "after = [1]"), ("bytes=10**20", "bytes = 1")],
+]
+
+
+def columns(call: str, size: str) -> list[tuple[str, str]]:
+    """Calls with a fault in row 1 of one column."""
+    faults = {
+        "src": ["-1", "0.5", "True", "nan", "2**31", "'1'", "None"],
+        "dst": ["-1", "1", "0.5", "False", "nan", "2**64"],
+        size: ["0", "-5", "1.5", "10**18", "10**20", "nan", "inf", "True", "'9'"],
+        "start_ns": ["nan", "inf", "-1.0", "'0'", "None", "True", "10**400"],
+    }
+    good = {"src": "0", "dst": "1", size: "9", "start_ns": "0.0"}
+    return [
+        (call.replace("*", f"{name}=[{good[name]}, {value}]"), f"{name}[1] = ")
+        for name, values in faults.items()
+        for value in values
+    ]
+
 
 CASES = [
     *of(
@@ -144,8 +207,25 @@ CASES = [
     ("env(action_options={'alpha_kb': 'x'})", "alpha_kb = 'x'"),
     ("env(reward_options={'mice_weight': 'x'})", "mice_weight = 'x'"),
     ("env(failing={'share': 0.5})", "failing"),
-    ("starting(0.0, 1e13)", "start_ns = 10000000000000.0"),
-    ("starting(-1.0)", "start_ns = -1.0"),
+    ("starting(0.0, 1e13)", "start_ns[1] = 10000000000000.0"),
+    ("starting(-1.0)", "start_ns[0] = -1.0"),
+    *columns("schedule_of(*)", "size_B"),
+    *columns("flow_list(*)", "size"),
+    ("flow_list(flow_id=[3, 3])", "flows.flow_id[1] = 3"),
+    ("flow_list(spine_data=[-1, 1])", "flows.spine_data[1] = 1"),
+    ("schedule({'src': [0]}, 1.0)", "flows = ['src']"),
+    *[(f"node({fields})", name) for fields, name in NODES],
+    *[(f"graph_file({fields})", name) for fields, name in NODE_FILES],
+    *of("ring_all_reduce(range(4), *)", size=[*COUNT[:-1], "3", "5e12", "5 * 10**12"]),
+    *of("tree_all_reduce(*, size=9)", hosts=["(0, 1.5)", "(0, True)", "5", "'ab'", "(0, 2**40)"]),
+    *of("FlowGroup(destinations=(1,), *)", sources=HOST_GROUPS),
+    *of("ClosedLoop(servers=(1,), *)", clients=HOST_GROUPS),
+    *of("Requests(LINE, (1.0, 1.0), destinations=(1,), *)", sources=HOST_GROUPS),
+    *of("Settings(*)", ecn=THRESHOLDS, ecn_gbps=[*(set(NUMBER) - {"None"}), "0"]),
+    *of("Settings(*)", dt_us=NUMBER, duration_ms=NUMBER, slots=["1.5", "True", "0", "'x'"]),
+    *[(f"thresholds(*{setting})", " = ") for setting in THRESHOLDS[:9]],
+    ("thresholds(5, 200, 0.1, base_gbps=0)", "base_gbps = 0"),
+    *[(f"DiscreteAction(template=({setting},))", "template[0]") for setting in THRESHOLDS[:-3]],
     *of("RateScenario('many-to-one', 2, *)", gbps=NUMBER, dt_us=["nan", "'x'"], duration_us=NUMBER),
     ("env(priority='x')", "priority 'x'"),
     ("env(priority=nan)", "utilisation_weight = nan"),

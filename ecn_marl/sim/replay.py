@@ -16,21 +16,21 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ecn_marl._checks import check_seed
+from ecn_marl._checks import Real, Whole, check, check_seed
 from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan
 from ecn_marl._types import Leaf
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.metrics import counter_bytes, slowdown_summary
 from ecn_marl.sim.paths import find_paths
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.queues import Ecn, checked_thresholds
 from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.schedules import Schedule, schedule, widest_tick
 from ecn_marl.sim.simulator import MAX_TICK, SimParams, SimState, Simulator, scaled_ecn
@@ -71,7 +71,7 @@ class Settings:
     Attributes:
         transport: the senders, e.g. `dcqcn:PRESET` or `hpcc`, see `transports.parse_transport`.
         ecn: (Kmin, Kmax, Pmax) of every port, KB for a port of `ecn_gbps`; thresholds of other
-            ports scale with their rates.
+            ports scale with their rates. Kmin = Kmax is a step.
         ecn_gbps: the rate that `ecn` is meant for, Gb/s; None for that of the slowest NIC.
         dt_us: substep, µs; must divide 10 µs.
         duration_ms: simulated time, a multiple of 0.01 ms.
@@ -85,17 +85,19 @@ class Settings:
 
     transport: str = "dcqcn:hpcc-paper"
     ecn: tuple[float, float, float] = (5.0, 200.0, 0.01)
-    ecn_gbps: float | None = None
-    dt_us: float = 1.0
-    duration_ms: float = 60.0
+    ecn_gbps: Annotated[float | None, Real(above=0.0, unit="Gb/s", none=True)] = None
+    dt_us: Annotated[float, Real()] = 1.0
+    duration_ms: Annotated[float, Real()] = 60.0
     seed: int = 0
     buffer_mib: float = 32.0
-    slots: int | None = None
+    slots: Annotated[int | None, Whole(low=1, none=True)] = None
     pfc: bool = True
     ack_priority: bool = False
 
     def __post_init__(self) -> None:
-        """Check clocks and slots; the rest is checked where it is used."""
+        """Check clocks, slots and thresholds; the rest is checked where it is used."""
+        check(self)
+        checked_thresholds(self.ecn, "ecn")
         count = SAMPLE_US / self.dt_us if self.dt_us > 0 else 0.0
         if not 1 <= count <= 1e4 or abs(count - round(count)) > 1e-6:
             allowed = f"a substep that divides {SAMPLE_US} µs, 0.001 µs or longer"
@@ -108,8 +110,6 @@ class Settings:
             allowed = f"less than 2^31 substeps of {self.dt_us} µs"
             raise bad_value("duration_ms", self.duration_ms, allowed)
         check_seed(self.seed)
-        if self.slots is not None and self.slots < 1:
-            raise bad_value("slots", self.slots, "an integer >= 1")
 
     @property
     def samples(self) -> int:

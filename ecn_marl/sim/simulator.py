@@ -77,7 +77,8 @@ class Simulator(SimConfig):
         in a tick, the time between two PFC decisions here, are added in `pfc.police`.
 
         Args:
-            **traffic: `traffic=(...)` to replace the sources' parameters, e.g. with a schedule.
+            **traffic: `traffic=(...)` to replace the sources' parameters, e.g. with a schedule;
+                None for a source whose parameters do not matter.
 
         Raises:
             ValueError: a buffer that the headroom of a switch's ingresses fills: it would pause
@@ -120,7 +121,7 @@ class Simulator(SimConfig):
                 "traffic", f"{len(sources)} parameters", f"{len(self.traffic)}: one of each source"
             )
         for source, of_source in zip(self.traffic, sources, strict=True):
-            if hasattr(source, "check_params"):
+            if of_source is not None and hasattr(source, "check_params"):
                 source.check_params(of_source, t)
         always = (np.int32(0), np.int32(NEVER))
         params = SimParams(net, self.transport.default_params(), sources, always)

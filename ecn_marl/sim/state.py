@@ -52,7 +52,7 @@ class NetParams:
     headroom: Annotated[Leaf, NOT_NEGATIVE]
     reserve: Annotated[Leaf, NOT_NEGATIVE]
     resume_gap: Annotated[Leaf, NOT_NEGATIVE]
-    ack_bytes: Annotated[Leaf, POSITIVE]
+    ack_bytes: Annotated[Leaf, NOT_NEGATIVE]
     packet_bytes: Annotated[Leaf, POSITIVE]
     edge: Leaf
     routes: Leaf

@@ -104,6 +104,17 @@ def test_thresholds_count(incast, result):
     np.testing.assert_array_equal(scaled.queue_bytes, calm.queue_bytes)
 
 
+def test_a_step_marks_like_a_ramp_of_one_byte(incast, result):
+    """Kmin = Kmax, as DCTCP's own configuration has it."""
+    step, ramp, off = (
+        replay(incast, STAR, replace(COARSE, ecn=ecn))
+        for ecn in ((30.0, 30.0, 1.0), (30.0, 30.001, 1.0), (30.0, 1e6, 1e-3))
+    )
+    assert step.summary()["marks"] == pytest.approx(ramp.summary()["marks"], rel=0.01)
+    assert step.summary()["marks"] > 20 * off.summary()["marks"] > 0
+    np.testing.assert_allclose(step.queue_bytes, ramp.queue_bytes, atol=2e3)
+
+
 def test_a_flow_alone_takes_its_ideal_time():
     """Four flows that never meet; 4 µs of propagation, two store-and-forwards, the wire bytes."""
     lonely = flow_list([1, 2, 3, 4], [2, 3, 4, 1], 100_000, [0.0, 100.0, 200.0, 300.0])
@@ -274,7 +285,7 @@ def test_ticks_divide_samples(dt_us, tick):
         ({"duration_ms": 1e8}, "duration_ms = 100000000.0 is not allowed: expected less than 2^31"),
         ({"slots": 0}, "slots = 0 is not allowed: expected an integer >= 1"),
         ({"buffer_mib": 0.0}, "buffer_mib = 0.0 is not allowed"),
-        ({"ecn": (50.0, 5.0, 0.1)}, "kmin, kmax = (50.0, 5.0) is not allowed"),
+        ({"ecn": (50.0, 5.0, 0.1)}, "ecn: Kmin, Kmax = (50.0, 5.0) is not allowed"),
         ({"transport": "dcqcn:hpcc-papr"}, "unknown DCQCN preset 'hpcc-papr': did you mean"),
     ],
 )

@@ -20,6 +20,7 @@ from jaxtyping import PyTree
 from pettingzoo import ParallelEnv
 
 from ecn_marl._checks import STREAM_SEED, check_numbers, check_value
+from ecn_marl._copies import OwnCopies
 from ecn_marl._errors import bad_value
 from ecn_marl._fork import check_process
 from ecn_marl._programs import Programs
@@ -72,7 +73,7 @@ PROGRAMS = Programs(_compile)
 """Compiled functions of all faces."""
 
 
-class RateParallelEnv(ParallelEnv):
+class RateParallelEnv(OwnCopies, ParallelEnv):
     """A `ParallelEnv` whose agents are flows: `flow_0`, `flow_1` and so on.
 
     `reset(seed=s)` starts a stream of episodes; resets without a seed continue it. An environment

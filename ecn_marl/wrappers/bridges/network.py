@@ -10,10 +10,11 @@ import numpy as np
 from gymnasium.vector.utils import batch_space
 
 from ecn_marl._checks import STREAM_SEED, check_value
+from ecn_marl._copies import OwnCopies
 from ecn_marl.envs.parallel import EcnParallelEnv, parallel_env
 
 
-class NetworkEnv(gymnasium.Env):
+class NetworkEnv(OwnCopies, gymnasium.Env):
     """A central controller's view: observations `[A, obs_dim]`, actions `[A, ...]`.
 
     The reward is the mean over agents. Infos have an array `[A]` for every entry of the PettingZoo

@@ -17,6 +17,7 @@ from jaxtyping import PyTree
 from numpy.typing import ArrayLike
 
 from ecn_marl._checks import STREAM_SEED, Whole, check_numbers, check_value
+from ecn_marl._copies import OwnCopies
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._fork import check_process
 from ecn_marl._memory import check_memory
@@ -26,7 +27,7 @@ from ecn_marl.errors import InvalidInput
 from ecn_marl.wrappers.batch import compiled
 
 
-class EcnVectorEnv(VectorEnv):
+class EcnVectorEnv(OwnCopies, VectorEnv):
     """A batch of networks; each is a sub-environment whose agents act as one.
 
     Observations are `[num_envs, A, obs_dim]`, actions `[num_envs, A, ...]`, rewards the mean over a
