@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from typing import Self
+from typing import TypeVar
+
+Env = TypeVar("Env", bound="OwnCopies")
 
 
 class OwnCopies:
@@ -13,6 +15,6 @@ class OwnCopies:
     meets next.
     """
 
-    def __copy__(self) -> Self:
+    def __copy__(self: Env) -> Env:
         """A copy that shares nothing that changes."""
         return copy.deepcopy(self)

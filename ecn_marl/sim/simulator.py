@@ -185,7 +185,7 @@ class Simulator(SimConfig):
             full=jnp.zeros((links,), bool),
             traffic=self._sources(keys, params, seed),
             totals=self._no_totals(),
-            fct_log=jnp.full((self.scheduled,), jnp.nan, real),
+            fct_log=jnp.full((self.scheduled,), jnp.nan, real) if self.scheduled else None,
             pace=None if self.n_classes == 1 else self._full_pace(params),
         )
 
@@ -245,7 +245,7 @@ class Simulator(SimConfig):
             measured=jnp.zeros((3,), jnp.int32),
             slowdown=jnp.zeros((3,), zero.dtype),
             log_slowdown=jnp.zeros((3,), zero.dtype),
-            histogram=jnp.zeros((3 * self.bins,), jnp.int32),
+            histogram=jnp.zeros((3 * self.bins,), jnp.int32) if self.bins else None,
             deferred=count,
             deferred_us=zero,
             pauses=count,
