@@ -8,7 +8,7 @@ Three codecs, one interface (`ActionCodec`):
 
 with E(n) = alpha 2^n KB (PET, section 4.2.2, eq. 5, after ACC). Thresholds are given in KB
 (1000 B) for a 25 Gb/s port and grow with the port's rate, as SECN2 does (ACC, section 5.1).
-Kmin < Kmax holds for every action.
+Kmin < Kmax holds for every action, but for entries of a list that are steps, Kmin = Kmax.
 
 Where the papers are silent or contradict each other, this module does the following:
 

@@ -298,8 +298,7 @@ class EcnParallelEnv(OwnCopies, ParallelEnv):
         if shape != codec.shape:
             allowed = f"{codec.shape} for {codec.name} actions"
             raise bad_value(f"action shape of {agent}", shape, allowed)
-        row: np.ndarray = codec.check(np.asarray(action)[None], 1, (agent,))[0]
-        return row
+        return np.array(codec.check(np.asarray(action)[None], 1, (agent,))[0])
 
     def state(self) -> np.ndarray:
         """Global state, float32 `[state_dim]`: the last features of all ports.
