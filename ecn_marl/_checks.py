@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from numbers import Integral
 from numbers import Real as RealNumber
 from typing import (
@@ -80,7 +80,8 @@ class Real:
             return self.none if value is None else value in self.words
         if not self._is_kind(value) or isinstance(value, bool):  # a bool is a number in Python
             return False
-        if not math.isfinite(value):
+        # Integers are finite, and may be too large for `isfinite`, which makes them floats.
+        if not isinstance(value, Integral) and not math.isfinite(value):
             return self.infinite and value > 0
         return bool(self.low <= value <= self.high and self.above < value < self.below)
 
@@ -129,6 +130,14 @@ class Whole(Real):
     @property
     def _kind(self) -> str:
         return "an integer"
+
+
+SEED = Whole(low=0, high=2**32 - 1)
+"""Seeds of everything random: what `jax.random.key` tells apart. Integers of numpy are allowed;
+`3.0`, `'3'` and `True` are not."""
+
+STREAM_SEED = Whole(low=0, high=math.inf, none=True)
+"""Seeds of streams of episodes, of any size; None continues the stream, or is not seeded."""
 
 
 @dataclass(frozen=True)
@@ -235,11 +244,30 @@ def check_value(field: str, value: object, rule: Rule) -> None:
         raise bad_value(field, value, rule.allowed)
 
 
+def check_seed(seed: object, field: str = "seed", count: int = 1) -> int:
+    """Check the seed of everything random, or the first of several in a row.
+
+    Args:
+        seed: what was given.
+        field: its name.
+        count: number of seeds in a row.
+
+    Returns:
+        The seed as Python's integer, which JSON has a type for.
+
+    Raises:
+        InvalidValue: it is no integer from 0 to 2^32 - 1, or the last one is beyond that.
+    """
+    check_value(field, seed, replace(SEED, high=SEED.high - count + 1))
+    return int(cast("int", seed))
+
+
 def check_numbers(tree: object, where: str = "params") -> None:
     """Check the numbers of traced parameters: every entry keeps the rule of its field.
 
-    Floats without a rule have to be finite. Inside a transformation (`jit`, `vmap`) the numbers are
-    not known yet, so nothing is checked.
+    Floats without a rule have to be finite. Under `vmap` the numbers of the whole batch are checked.
+    While a function is compiled (`jit`, `scan`) its arguments have no numbers yet, so nothing is
+    checked; an episode with NaN among its parameters is flagged then, see `sim.flags`.
 
     Args:
         tree: dataclasses, tuples and lists of arrays or numbers.
@@ -266,7 +294,7 @@ def check_numbers(tree: object, where: str = "params") -> None:
 def _check_entries(name: str, numbers: object, rule: Real) -> None:
     """Check every entry of an array whose numbers are known."""
     try:
-        entries = np.asarray(numbers)
+        entries = np.asarray(_of_batch(numbers))
     except TypeError:  # traced numbers, or a PRNG key
         return
     if numbers is None or (rule is FINITE and entries.dtype.kind not in "f"):
@@ -278,6 +306,13 @@ def _check_entries(name: str, numbers: object, rule: Real) -> None:
         index = tuple(int(i) for i in np.argwhere(outside)[0])
         at = f"[{', '.join(map(str, index))}]" if index else ""
         raise bad_value(f"{name}{at}", entries[index].item(), rule.allowed)
+
+
+def _of_batch(numbers: object) -> object:
+    """The numbers of all members where `vmap` shows those of one."""
+    while hasattr(numbers, "val") and hasattr(numbers, "batch_dim"):
+        numbers = numbers.val
+    return numbers
 
 
 _RULES: dict[type, dict[str, Rule]] = {}

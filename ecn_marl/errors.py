@@ -48,12 +48,27 @@ class InvalidValue(InvalidInput):
 
     def __str__(self) -> str:
         """The message in one line; long values are cut and line breaks are removed."""
-        value = repr(self.value)
+        value = repr(_plain(self.value))
         if "\n" in value:
             value = " ".join(value.split())
         if len(value) > LONGEST:
             value = f"{value[:LONGEST]}…"
         return f"{self.field} = {value} is not allowed: expected {self.allowed}"
+
+
+def _plain(value: object) -> object:
+    """A value whose numpy and JAX scalars are numbers of Python: `0.0`, not `np.float64(0.0)`."""
+    if type(value) in (list, tuple):
+        parts = [_plain(part) for part in value]  # type: ignore[attr-defined]
+        return parts if isinstance(value, list) else tuple(parts)
+    if type(value) is dict:
+        return {_plain(name): _plain(part) for name, part in value.items()}
+    if hasattr(value, "dtype") and getattr(value, "ndim", None) == 0:
+        try:
+            return value.item()  # type: ignore[attr-defined]
+        except (TypeError, AttributeError):  # traced numbers, which are not known yet, and keys
+            return value
+    return value
 
 
 class TooLarge(InvalidValue):

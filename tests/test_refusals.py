@@ -9,17 +9,30 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from ecn_marl._checks import Each, Flag, Kind, Real, Whole
+from ecn_marl._checks import SEED as SEED_RULE
+from ecn_marl._checks import STREAM_SEED, Each, Flag, Kind, Real, Whole
 
 SETUP = """
-import json, math, sys, time
+import json, math, sys, tempfile, time
 from dataclasses import replace
 import jax
 import numpy as np
 import ecn_marl
+from ecn_marl._errors import bad_value
+from ecn_marl.baselines.evaluation.episodes import evaluation_keys
+from ecn_marl.baselines.evaluation.statistics import Draws
+from ecn_marl.baselines.runs import train_run
+from ecn_marl.baselines.search import Effort
 from ecn_marl.envs.agent_checks import check_actions
+from ecn_marl.envs.rate.measure import measure as measure_rate
+from ecn_marl.experiments.jobs import Job
+from ecn_marl.experiments.rate import train_rate
+from ecn_marl.sim.matrices import permutation
+from ecn_marl.sim.replay import Settings
+from ecn_marl.wrappers.bridges.network import network_env
 from ecn_marl import make, vector_env
 from ecn_marl.errors import EcnMarlError
 from ecn_marl.sim import *
@@ -32,7 +45,11 @@ from ecn_marl.sim.transports import parse_transport
 from ecn_marl.envs.ecn import HostGroup
 from ecn_marl.envs.phases import Phase
 from ecn_marl.envs.rate.scenarios import RateScenario
+from ecn_marl.envs.actions import DiscreteAction
+from ecn_marl.sim.graphs import Node
+from ecn_marl.sim.replay import Settings, replay
 from ecn_marl.sim.schedules import schedule
+from ecn_marl.sim.trace import FlowList
 
 inf, nan = math.inf, math.nan
 
@@ -58,13 +75,35 @@ def starting(*start_ns):
     rows = len(start_ns)
     return schedule({name: np.array(column[:rows]) for name, column in flows.items()}, 1.0)
 
+def schedule_of(**columns):
+    flows = {"src": [0, 1], "dst": [1, 2], "size_B": [9, 9], "start_ns": [0.0, 1.0]} | columns
+    return schedule(flows, 1.0)
+
+def flow_list(**columns):
+    number = np.arange(2)
+    by_hash = np.full(2, -1)
+    good = FlowList(number, number, number + 1, number + 9, number * 1.0, by_hash, by_hash)
+    return replay(replace(good, **columns), star(4), Settings(duration_ms=0.01))
+
+def node(*fields):
+    return Graph((Node(*fields), Node("z", 1, 0, 9))).default_params()
+
+def graph_file(**fields):
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump({"nodes": [{"id": "a", "src": 0, "dst": 1, "bytes": 9} | fields]}, file)
+        file.flush()
+        return read_graph(file.name)
+
+def thresholds(*setting, **options):
+    return scaled_ecn(sim(Poisson()).net, *setting, **options)
+
 LINE = Timeline((500.0, 500.0))
 messages = []
 for code, _ in json.load(sys.stdin):
     began = time.monotonic()
     try:
-        eval(code)
-        message = "accepted"
+        result = eval(code)
+        message = str(result) if isinstance(result, EcnMarlError) else "accepted"
     except EcnMarlError as error:
         message = str(error)
     except BaseException as error:
@@ -83,8 +122,46 @@ def of(call: str, **values: list[str]) -> list[tuple[str, str]]:
 
 NONSENSE = ["nan", "'x'", "None"]
 NUMBER = [*NONSENSE, "inf", "-1.0"]
+SEED = ["3.0", "'3'", "True", "np.float64(3.0)", "np.bool_(True)", "nan", "-1"]
 COUNT = [*NONSENSE, "1.5", "-2", "True", "10**12"]
 FLAG = ["'false'", "2", "None"]
+
+HOST_GROUPS = ["()", "(0, 0)", "(0, True)", "(1.5,)", "(-1,)", "5", "'ab'", "(nan,)"]
+THRESHOLDS = [
+    *("('5', 200, 0.2)", "(5, '200', 0.2)", "(5, 200, '0.2')", "(True, 200, 0.2)"),
+    *("(5, 200, True)", "(5, 200, nan)", "(nan, 200, 0.2)", "(5, inf, 0.2)", "(200, 5, 0.2)"),
+    *("(5, 200)", "(5, 200, 0.2, 1)", "None", "'5,200,0.2'", "5"),
+]
+NODES = [
+    *[(f"'a', {host}, 1, 9", "node 'a': src = ") for host in ("-1", "0.5", "True", "'x'", "2**31")],
+    *[(f"'a', 0, {host}, 9", "node 'a': dst = ") for host in ("0", "-1", "None", "nan")],
+    *[(f"'a', 0, 1, {size}", "node 'a': bytes = ") for size in ("0", "10**12 + 1", "2**63", "1.5")],
+    *[(f"'a', 0, 1, 9, {delay}", "node 'a': delay_us = ") for delay in ("'x'", "nan", "True")],
+    *[(f"'a', 0, 1, 9, 0.0, {after}", "node 'a': after = ") for after in ("'z'", "['z']", "([],)")],
+    *[(f"{name}, 0, 1, 9", f"node {name}: id = ") for name in ("None", "True", "[1]", "1.5")],
+]
+NODE_FILES = [
+    *[("id=None", "node None: id = None"), ("id=True", "id = True"), ("bytes=1.5", "bytes = 1.5")],
+    *[("bytes=True", "bytes = True"), ("src='0'", "src = '0'"), ("delay_us='x'", "delay_us = 'x'")],
+    *[("after='a'", "after = 'a'"), ("after=[[1]]", "after = [1]"), ("bytes=10**20", "bytes = 1")],
+]
+
+
+def columns(call: str, size: str) -> list[tuple[str, str]]:
+    """Calls with a fault in row 1 of one column."""
+    faults = {
+        "src": ["-1", "0.5", "True", "nan", "2**31", "'1'", "None"],
+        "dst": ["-1", "1", "0.5", "False", "nan", "2**64"],
+        size: ["0", "-5", "1.5", "10**18", "10**20", "nan", "inf", "True", "'9'"],
+        "start_ns": ["nan", "inf", "-1.0", "'0'", "None", "True", "10**400"],
+    }
+    good = {"src": "0", "dst": "1", size: "9", "start_ns": "0.0"}
+    return [
+        (call.replace("*", f"{name}=[{good[name]}, {value}]"), f"{name}[1] = ")
+        for name, values in faults.items()
+        for value in values
+    ]
+
 
 CASES = [
     *of(
@@ -130,8 +207,25 @@ CASES = [
     ("env(action_options={'alpha_kb': 'x'})", "alpha_kb = 'x'"),
     ("env(reward_options={'mice_weight': 'x'})", "mice_weight = 'x'"),
     ("env(failing={'share': 0.5})", "failing"),
-    ("starting(0.0, 1e13)", "start_ns = 10000000000000.0"),
-    ("starting(-1.0)", "start_ns = -1.0"),
+    ("starting(0.0, 1e13)", "start_ns[1] = 10000000000000.0"),
+    ("starting(-1.0)", "start_ns[0] = -1.0"),
+    *columns("schedule_of(*)", "size_B"),
+    *columns("flow_list(*)", "size"),
+    ("flow_list(flow_id=[3, 3])", "flows.flow_id[1] = 3"),
+    ("flow_list(spine_data=[-1, 1])", "flows.spine_data[1] = 1"),
+    ("schedule({'src': [0]}, 1.0)", "flows = ['src']"),
+    *[(f"node({fields})", name) for fields, name in NODES],
+    *[(f"graph_file({fields})", name) for fields, name in NODE_FILES],
+    *of("ring_all_reduce(range(4), *)", size=[*COUNT[:-1], "3", "5e12", "5 * 10**12"]),
+    *of("tree_all_reduce(*, size=9)", hosts=["(0, 1.5)", "(0, True)", "5", "'ab'", "(0, 2**40)"]),
+    *of("FlowGroup(destinations=(1,), *)", sources=HOST_GROUPS),
+    *of("ClosedLoop(servers=(1,), *)", clients=HOST_GROUPS),
+    *of("Requests(LINE, (1.0, 1.0), destinations=(1,), *)", sources=HOST_GROUPS),
+    *of("Settings(*)", ecn=THRESHOLDS, ecn_gbps=[*(set(NUMBER) - {"None"}), "0"]),
+    *of("Settings(*)", dt_us=NUMBER, duration_ms=NUMBER, slots=["1.5", "True", "0", "'x'"]),
+    *[(f"thresholds(*{setting})", " = ") for setting in THRESHOLDS[:9]],
+    ("thresholds(5, 200, 0.1, base_gbps=0)", "base_gbps = 0"),
+    *[(f"DiscreteAction(template=({setting},))", "template[0]") for setting in THRESHOLDS[:-3]],
     *of("RateScenario('many-to-one', 2, *)", gbps=NUMBER, dt_us=["nan", "'x'"], duration_us=NUMBER),
     ("env(priority='x')", "priority 'x'"),
     ("env(priority=nan)", "utilisation_weight = nan"),
@@ -182,7 +276,29 @@ CASES = [
     *of("failing(share=0.5, *)", at_us=[*NUMBER, "1e30"]),
     ("failing(share=0.5, at_us=1.0, repair_us=inf)", "repair_us"),
     ("vector_env('incast-v0', 1.5)", "num_networks"),
-]
+    *of("ecn_marl.parallel_env('incast-v0').reset(*)", seed=SEED),
+    *of("ecn_marl.env('incast-v0').reset(*)", seed=SEED),
+    *of("ecn_marl.rate_parallel_env('many-to-one-4-v0').reset(*)", seed=SEED),
+    *of("network_env('incast-v0').reset(*)", seed=SEED),
+    *of(
+        "vector_env('incast-v0', 2).reset(*)",
+        seed=[*SEED, "[1, 2.5]", "[1, True]", "(1, '2')", "[1, -1]", "[1]", "'12'"],
+    ),
+    *of("failing(share=0.5, at_us=1.0, *)", seed=[*SEED, "2**32"]),
+    *of("permutation(4, *)", seed=[*SEED, "2**32"]),
+    *of("Settings(*)", seed=[*SEED, "2**32"]),
+    *of("Effort(*)", seed=[*SEED, "2**32"]),
+    *of("Job('ippo', 'incast-v0', 9, *)", seed=[*SEED, "2**32"]),
+    *of("Draws(4, *)", seed=[*SEED, "2**32"]),
+    *of("evaluation_keys(episodes=4, *)", seed=[*SEED, "2**32"]),
+    *of("train_run('ippo', 'incast-v0', steps=9, out='never', *)", seed=[*SEED, "2**32"]),
+    ("train_run('ippo', 'incast-v0', steps=9, out='never', seeds=2, seed=2**32 - 1)", "seed"),
+    *of("train_rate('adpg', 'never', *)", seed=[*SEED, "2**32"]),
+    *of("measure_rate(None, None, *)", seed=[*SEED, "2**32"]),
+    ("bad_value('f', [np.float64(0.0), (np.int32(1), {'x': np.bool_(True)})], 'g')",
+     "f = [0.0, (1, {'x': True})] is"),
+    ("bad_value('f', jax.numpy.float32(0.5), 'g')", "f = 0.5 is"),
+]  # fmt: skip
 
 HUGE = [
     ("star(999999999999)", "hosts"),
@@ -211,7 +327,8 @@ def test_nothing_is_accepted_and_nothing_is_raw(messages):
     unclear = {}
     for code, name in CASES + HUGE:
         text, _ = messages[code]
-        if text == "accepted" or text.startswith("raw ") or name not in text or "\n" in text:
+        raw = text == "accepted" or text.startswith("raw ") or "\n" in text
+        if raw or name not in text or "np." in text or "Array(" in text:
             unclear[code] = text
     assert not unclear, json.dumps(unclear, indent=1)
 
@@ -231,6 +348,9 @@ def test_rules():
     assert not Real(infinite=True).fits(float("-inf"))
     assert Real(words=("auto",), none=True).fits("auto") and Real(none=True).fits(None)
     assert Whole(low=1).fits(3) and not any(Whole().fits(x) for x in (3.0, True, 2**31))
+    assert SEED_RULE.fits(np.int64(7)) and SEED_RULE.fits(2**32 - 1)
+    assert not any(SEED_RULE.fits(x) for x in (2**32, -1, 3.0, "3", True, None, np.bool_(1)))
+    assert STREAM_SEED.fits(None) and STREAM_SEED.fits(10**400) and not STREAM_SEED.fits(3.0)
     assert Flag().fits(True) and not Flag().fits(1)
     assert Each(Whole(), 2).fits((1, 2)) and not Each(Whole(), 2).fits((1,))
     assert Kind(("append",), "a list").fits([]) and not Kind((str,), "a word").fits([])

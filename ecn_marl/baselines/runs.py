@@ -25,7 +25,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
-from ecn_marl._checks import Whole, check_value
+from ecn_marl._checks import Whole, check_seed, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._imports import needed_imports
 from ecn_marl._lock import LOCK, locked
@@ -174,6 +174,7 @@ def train_run(
     env = make(scenario, **(options or {}))
     check_value("steps", steps, Whole(low=1, high=2**53))
     check_value("seeds", seeds, Whole(low=1))
+    seed = check_seed(seed, count=seeds)
     check_value("eval_episodes", eval_episodes, Whole(low=1))
     if score_by not in SCORES:
         raise unknown_name("score", score_by, SCORES)

@@ -33,6 +33,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ecn_marl import lanes
+from ecn_marl._checks import check_seed
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController, roll_out
 from ecn_marl.baselines.evaluation.objective import NEEDS, episode_objective, geometric_means
@@ -124,6 +125,7 @@ class Effort:
         for name in ("episodes", "combinations", "sweeps"):
             if getattr(self, name) < 1:
                 raise bad_value(name, getattr(self, name), "an integer >= 1")
+        check_seed(self.seed)
         for name in ("grid", "thin"):
             for setting in getattr(self, name):
                 checked_setting(tuple(setting), name)

@@ -8,7 +8,7 @@ Three codecs, one interface (`ActionCodec`):
 
 with E(n) = alpha 2^n KB (PET, section 4.2.2, eq. 5, after ACC). Thresholds are given in KB
 (1000 B) for a 25 Gb/s port and grow with the port's rate, as SECN2 does (ACC, section 5.1).
-Kmin < Kmax holds for every action.
+Kmin < Kmax holds for every action, but for entries of a list that are steps, Kmin = Kmax.
 
 Where the papers are silent or contradict each other, this module does the following:
 
@@ -31,6 +31,7 @@ from __future__ import annotations
 import inspect
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -96,13 +97,16 @@ class ActionCodec(ABC):
     def _limits(self) -> tuple[np.ndarray, np.ndarray]:
         """Smallest and largest allowed entries, each of one agent's shape."""
 
-    def check(self, action: object, num_agents: int) -> np.ndarray:
+    def check(
+        self, action: object, num_agents: int, names: Sequence[str] | None = None
+    ) -> np.ndarray:
         """Checks the actions of all agents that come from outside.
 
         Args:
             action: array-like [agents, *shape], of any integer dtype for discrete codecs, of any
                 floating dtype for `box`.
             num_agents: number of agents.
+            names: their names; None for those of all agents of a network.
 
         Returns:
             The actions as a numpy array of the codec's dtype.
@@ -119,7 +123,10 @@ class ActionCodec(ABC):
         kinds, allowed = ("iu", "an integer") if self.dtype is np.int32 else ("f", "a float")
         if array.dtype.kind not in kinds:
             received = "ragged or not numeric" if array.dtype.kind == "O" else str(array.dtype)
-            raise bad_value("action dtype", received, f"{allowed} dtype for {self.name} actions")
+            of = f" of {names[0]}" if names and num_agents == 1 else ""
+            raise bad_value(
+                f"action dtype{of}", received, f"{allowed} dtype for {self.name} actions"
+            )
         if array.shape != expected:
             raise bad_value("action shape", array.shape, f"{expected} for {self.name} actions")
         low, high = self._limits()
@@ -129,7 +136,8 @@ class ActionCodec(ABC):
             entry = tuple(int(i) for i in np.argwhere(outside)[0])
             component = f", {self.components[entry[1]]}" if self.components else ""
             limits = f"[{low[entry[1:]].item()}, {high[entry[1:]].item()}]"
-            raise bad_value(f"action of port_{entry[0]}{component}", array[entry].item(), limits)
+            agent = names[entry[0]] if names else f"port_{entry[0]}"
+            raise bad_value(f"action of {agent}{component}", array[entry].item(), limits)
         checked: np.ndarray = array.astype(self.dtype)
         return checked
 

@@ -17,7 +17,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ecn_marl._checks import INT32, TEXT, Each, Whole, check
+from ecn_marl._checks import INT32, TEXT, Each, Whole, check, check_numbers
 from ecn_marl._types import Leaf
 from ecn_marl.envs import telemetry as tm
 from ecn_marl.envs.actions import BASE_GBPS, ActionCodec, EcnSetting, parse_ecn
@@ -336,7 +336,11 @@ class EcnEnv:
 
         Returns:
             Observations `[A, obs_dim]`, and the state.
+
+        Raises:
+            InvalidValue: a parameter out of its range, unless the function is being compiled.
         """
+        check_numbers(params)
         ecn = self.initial.scaled(self.port_scale(params.sim))
         ecn = self.telemetry.limited(ecn, self.sim.topology)
         features = self.feature.compute(self.idle_stats(), ecn, params.scale)

@@ -20,7 +20,8 @@ from jaxtyping import PyTree
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils import OrderEnforcingWrapper, parallel_to_aec
 
-from ecn_marl._checks import check_numbers
+from ecn_marl._checks import STREAM_SEED, check_numbers, check_value
+from ecn_marl._copies import OwnCopies
 from ecn_marl._errors import bad_value
 from ecn_marl._fork import check_process
 from ecn_marl._programs import Programs
@@ -81,7 +82,7 @@ PROGRAMS = Programs(_compile)
 """Compiled functions of all faces."""
 
 
-class EcnParallelEnv(ParallelEnv):
+class EcnParallelEnv(OwnCopies, ParallelEnv):
     """A `ParallelEnv` whose agents are switch egress ports: `port_0`, `port_1` and so on.
 
     All agents act in every step, and all are truncated together at the last one. `reset(seed=s)`
@@ -190,14 +191,13 @@ class EcnParallelEnv(ParallelEnv):
             Observations (float32 `[obs_dim]`) and infos (empty) of all agents.
 
         Raises:
-            ValueError: a negative seed, or parameters out of their ranges.
+            ValueError: a seed that is no integer >= 0, or parameters out of their ranges.
             ForkedProcess: this process was forked from one that has used JAX.
         """
         import jax
 
         check_process()
-        if seed is not None and seed < 0:
-            raise bad_value("seed", seed, "an integer >= 0, or None")
+        check_value("seed", seed, STREAM_SEED)
         if seed is not None or self._stream is None:
             self._stream = np.random.default_rng(seed)
         words = self._stream.integers(2**32, size=2, dtype=np.uint32)
@@ -280,14 +280,25 @@ class EcnParallelEnv(ParallelEnv):
             raise bad_value("actions", f"one for {unknown!r}", "actions of this env's agents only")
         try:
             stacked = np.stack([np.asarray(actions[agent]) for agent in self.agents])
+            return self.core.action.check(stacked, len(self.agents))
         except ValueError:
-            agent = next(a for a in self.agents if _shape(actions[a]) != self.core.action.shape)
-            raise bad_value(
-                f"action shape of {agent}",
-                _shape(actions[agent]),
-                f"{self.core.action.shape} for {self.core.action.name} actions",
-            ) from None
-        return self.core.action.check(stacked, len(self.agents))
+            for agent in self.agents:
+                self.check_action(agent, actions[agent])
+            raise
+
+    def check_action(self, agent: str, action: object) -> np.ndarray:
+        """One agent's action as an array of its own.
+
+        Raises:
+            ValueError: it is not in the agent's space; the message names the agent.
+        """
+        codec, shape = self.core.action, _shape(action)
+        if action is None:
+            raise bad_value(f"action of {agent}", None, f"one of {self.action_space(agent)}")
+        if shape != codec.shape:
+            allowed = f"{codec.shape} for {codec.name} actions"
+            raise bad_value(f"action shape of {agent}", shape, allowed)
+        return np.array(codec.check(np.asarray(action)[None], 1, (agent,))[0])
 
     def state(self) -> np.ndarray:
         """Global state, float32 `[state_dim]`: the last features of all ports.
@@ -381,8 +392,11 @@ def parallel_env(
     return EcnParallelEnv(make(scenario, **options), render_mode, max_cycles)
 
 
-class EcnAECEnv(OrderEnforcingWrapper):
-    """The AEC face: agents act in turn; another order is an error, as in PettingZoo's own."""
+class EcnAECEnv(OwnCopies, OrderEnforcingWrapper):
+    """The AEC face: agents act in turn; another order is an error, as in PettingZoo's own.
+
+    An action is checked at its agent's turn. After an error it is still that agent's turn.
+    """
 
     def __init__(self, face: EcnParallelEnv) -> None:
         """Wrap the parallel face."""
@@ -393,6 +407,43 @@ class EcnAECEnv(OrderEnforcingWrapper):
     def __repr__(self) -> str:
         """One line: the parallel face inside."""
         return f"{type(self).__name__}({self.face!r})"
+
+    def step(self, action: object) -> None:
+        """Take the action of the agent whose turn it is.
+
+        Args:
+            action: in the agent's space, or None if its episode is over.
+
+        Raises:
+            ValueError: another action; nothing has changed then.
+        """
+        if self._has_reset and self.agents:
+            agent = self.agent_selection
+            if self.terminations[agent] or self.truncations[agent]:
+                if action is not None:
+                    raise bad_value(f"action of {agent}", action, "None: its episode is over")
+            else:
+                # A copy: the caller may write the next agent's action into the same array.
+                action = self.face.check_action(agent, action)
+        super().step(action)
+
+    def observe(self, agent: str) -> np.ndarray | None:
+        """What an agent observes; unknown agents: ValueError."""
+        space_of(self.face.observation_spaces, agent)
+        obs: np.ndarray | None = super().observe(agent)
+        return obs
+
+    def last(
+        self, observe: bool = True
+    ) -> tuple[np.ndarray | None, float, bool, bool, dict[str, Any]]:
+        """Observation, reward since its last turn, ends and info of the agent whose turn it is.
+
+        Raises:
+            ResetNeeded: no agent is left.
+        """
+        if self._has_reset and not self.agents:
+            raise ResetNeeded("no episode is running: call reset() first and after the last step")
+        return super().last(observe)
 
 
 def env(

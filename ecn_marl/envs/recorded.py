@@ -23,7 +23,7 @@ from ecn_marl._checks import Real
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.schedules import Schedule, ScheduleParams, ScheduleState, schedule, widest_tick
-from ecn_marl.sim.sizes import HEADER, PAYLOAD
+from ecn_marl.sim.sizes import wire_size
 from ecn_marl.sim.sizing import Demand
 from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.trace import FlowList, read_flows
@@ -62,6 +62,10 @@ class Recorded(Schedule):
     digest: str
     flows: FlowList = field(compare=False, repr=False)
 
+    def check_params(self, params: PyTree, topology: Topology) -> None:
+        """Refuse a list whose hosts or paths a network does not have."""
+        super().check_params(params.flows, topology)
+
     def default_params(self) -> PyTree:
         """The list as arrays."""
         flows = self.flows
@@ -78,8 +82,7 @@ class Recorded(Schedule):
         """Mean traffic of the list, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
         flows = self.flows
         columns, n = flows.take(np.arange(len(flows))), len(nic_rate)
-        size = np.asarray(columns["size_B"], np.float64)
-        wire = size + HEADER * np.ceil(size / PAYLOAD)
+        wire = wire_size(columns["size_B"])
         pairs = np.zeros((n, n))
         # `+=` would count one of several flows between the same hosts.
         np.add.at(pairs, (columns["src"], columns["dst"]), wire / wire.sum())

@@ -14,7 +14,8 @@ from jaxtyping import Array, Float
 
 from ecn_marl._checks import TEXT, check_value
 from ecn_marl._errors import bad_value, unknown_name
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.queues import LARGEST_KB as LARGEST_KB
+from ecn_marl.sim.queues import Ecn, checked_thresholds
 from ecn_marl.sim.topology import KB
 
 BASE_GBPS = 25.0
@@ -60,7 +61,7 @@ STATIC_ECN: dict[str, EcnSetting] = {
 `secn1`: DCQCN (Zhu et al., SIGCOMM'15); Pmax 1 % after its authors' stability analysis.
 `secn2`: HPCC's setting for DCQCN (Li et al., SIGCOMM'19), a cloud provider's; Pmax 20 %.
 `dctcp`: marks every packet above 30 KB per 10 Gb/s (Alizadeh et al., SIGCOMM'10). A step, written
-as a ramp of one byte; settings given as numbers must have Kmin < Kmax.
+as a ramp of one byte, as it was when results were published; `75,75,1` is the step itself.
 
 What vendors ship or advise. Thresholds grow with a port's rate like all others. Where a vendor
 gives bytes for one kind of port, the entry is such that ports of that rate get just these bytes.
@@ -81,16 +82,12 @@ PUBLISHED = ("secn1", "secn2", "dctcp")
 list, published results on the grid."""
 
 
-LARGEST_KB = 1e9
-"""Deepest threshold, KB: a terabyte."""
-
-
 def parse_ecn(spec: str) -> EcnSetting:
     """Reads a static setting: a name of `STATIC_ECN`, or `KMIN,KMAX,PMAX` in KB, KB, probability.
 
     Raises:
         ValueError: for an unknown name (with the nearest ones), three values that are not numbers,
-            or numbers that break 0 < Kmin < Kmax, 0 < Pmax <= 1.
+            or numbers that break 0 < Kmin <= Kmax, 0 < Pmax <= 1.
     """
     check_value("ecn", spec, TEXT)
     name = spec.strip().lower()
@@ -108,22 +105,12 @@ def parse_ecn(spec: str) -> EcnSetting:
 
 
 def checked_setting(setting: tuple[float, ...], field: str) -> EcnSetting:
-    """Checks 0 < Kmin < Kmax and 0 < Pmax <= 1; thresholds in KB.
+    """Checks 0 < Kmin <= Kmax and 0 < Pmax <= 1; thresholds in KB. Kmin = Kmax is a step.
 
     Raises:
         ValueError: naming `field`, the setting, and what is allowed.
     """
-    if len(setting) != 3:
-        raise bad_value(field, setting, "three numbers Kmin, Kmax, Pmax (KB, KB, probability)")
-    kmin, kmax, pmax = (float(value) for value in setting)
-    # Compared as float32, which the simulator uses: two numbers can be one there, a ramp of width
-    # 0.
-    if not (0.0 < kmin <= LARGEST_KB and np.float32(kmin) < np.float32(kmax) <= LARGEST_KB):
-        allowed = f"0 < Kmin < Kmax <= {LARGEST_KB:g} (KB)"
-        raise bad_value(f"{field}: Kmin, Kmax", (kmin, kmax), allowed)
-    if not 0.0 < pmax <= 1.0:
-        raise bad_value(f"{field}: Pmax", pmax, "a probability in (0, 1]")
-    return EcnSetting(kmin, kmax, pmax)
+    return EcnSetting(*checked_thresholds(setting, field, above_zero=True))
 
 
 def static_ecn(spec: str, port_scale: Float[Array, " agents"]) -> Ecn:

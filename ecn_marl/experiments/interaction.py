@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ecn_marl import lanes
+from ecn_marl._checks import check_seed
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.evaluation.episodes import evaluation_keys, roll_out
 from ecn_marl.baselines.evaluation.objective import episode_objective
@@ -76,6 +77,7 @@ class BestResponses:
         if group not in (0, 1):
             raise bad_value("group", group, "0 or 1")
         log = np.log(self.J if group == 0 else self.J.swapaxes(0, 1))[..., 1::2]
+        check_seed(seed)
         best, rng = self.best(group, slice(0, None, 2)), np.random.default_rng(seed)
         n = log.shape[-1]
         draws = rng.integers(0, n, (RESAMPLES, n))

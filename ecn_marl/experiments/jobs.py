@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from ecn_marl._checks import Whole, check
+from ecn_marl._checks import SEED, Whole, check
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config, as_tuples
 from ecn_marl.baselines.training.checkpoint import read_config
@@ -51,7 +51,7 @@ class Job:
     steps: Annotated[int, Whole(low=1, high=2**53)]
     options: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
-    seed: Annotated[int, Whole(low=0, high=2**32 - 1)] = 0
+    seed: Annotated[int, SEED] = 0
     seeds: Annotated[int, Whole(low=1)] = 1
     eval_every: Annotated[int | None, Whole(low=0, none=True)] = None
     eval_episodes: Annotated[int, Whole(low=1)] = 16

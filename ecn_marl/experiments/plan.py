@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from ecn_marl._checks import check_seed
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.exported import is_exported
 from ecn_marl.baselines.oracle import RULES
@@ -78,8 +79,7 @@ class Plan:
                 raise bad_value(name, getattr(self, name), "an integer >= 1")
         if self.steps is not None and self.steps < 1:
             raise bad_value("steps", self.steps, "an integer >= 1")
-        if not 0 <= self.eval_seed < 2**32:
-            raise bad_value("eval_seed", self.eval_seed, "an integer from 0 to 2^32 - 1")
+        check_seed(self.eval_seed, "eval_seed")
         if self.split is not None:
             if self.split not in SPLITS:
                 raise unknown_name("split", self.split, SPLITS)

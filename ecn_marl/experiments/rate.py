@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Array, PyTree
 
+from ecn_marl._checks import check_seed
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.adpg import ADPG, ADPGConfig
 from ecn_marl.baselines.apg import APG, APGConfig
@@ -141,7 +142,7 @@ def train_rate(
         "algorithm": algorithm,
         "settings": asdict(config),
         "steps": steps,
-        "seed": seed,
+        "seed": check_seed(seed),
         "versions": {name: version(name) for name in ("ecn-marl", "jax", "numpy")},
     }
     trainer = kind(config)

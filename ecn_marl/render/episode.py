@@ -19,7 +19,7 @@ from ecn_marl.baselines.evaluation.episodes import (
 from ecn_marl.envs.ecn import EcnEnv, EnvParams
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.sizes import CHUNK, PAYLOAD
+from ecn_marl.sim.sizes import CHUNK, PAYLOAD, wire_size
 from ecn_marl.sim.state import SimState
 
 _SLOT_FIELDS = (
@@ -221,7 +221,7 @@ def _flow(env: EcnEnv, params: EnvParams, slot: dict[str, np.ndarray]) -> Flow:
         src=int(slot["src"]),
         dst=int(slot["dst"]),
         size=size,
-        wire=size + header * float(np.ceil(size / PAYLOAD)),
+        wire=float(wire_size(size, header)),
         start_us=int(slot["start_step"]) * sim.dt_us + float(slot["start_rest"]),
         ideal_us=float(slot["ideal"]),
         path=path,

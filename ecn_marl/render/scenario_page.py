@@ -14,7 +14,7 @@ from matplotlib.collections import LineCollection
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.render.layout import node_places, port_lines
 from ecn_marl.render.plots import COLOURS, INK, Page
-from ecn_marl.sim.sizes import HEADER, PAYLOAD, SIZE_CLASSES
+from ecn_marl.sim.sizes import HEADER, SIZE_CLASSES, wire_size
 from ecn_marl.sim.tickets import tickets_of
 from ecn_marl.sim.topology import GBPS
 
@@ -110,7 +110,7 @@ def scenario_png(env: EcnEnv, sample: Sample | None, about: str) -> bytes:
 def _traffic(load: Axes, sizes: Axes, env: EcnEnv, sample: Sample) -> None:
     """Offered load over time by size class, and every flow as it begins."""
     span_ms, begin = sample.span_us / 1e3, sample.start_us / 1e3
-    wire = sample.payload + HEADER * np.ceil(sample.payload / PAYLOAD)
+    wire = wire_size(sample.payload, HEADER + env.sim.transport.header)
     size_class = np.searchsorted(SIZE_CLASSES, sample.payload, side="left")
     edges = np.linspace(0.0, span_ms, BINS + 1)
     capacity = sum(env.sim.topology.nic_gbps) * GBPS * sample.span_us / BINS

@@ -14,8 +14,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from ecn_marl._checks import Whole, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.errors import InvalidInput
+from ecn_marl.sim.flow_checks import MAX_SIZE, host_group
 from ecn_marl.sim.graphs import Node, check_nodes
 
 FIELDS = ("id", "src", "dst", "bytes", "delay_us", "after")
@@ -35,7 +37,8 @@ def ring_all_reduce(hosts: Sequence[int], size: int) -> tuple[Node, ...]:
     Raises:
         ValueError: fewer than 2 hosts or one twice, or less than a byte per chunk.
     """
-    ring, n = _group("hosts", hosts, 2), len(hosts)
+    ring = host_group("hosts", hosts, 2)
+    n = len(ring)
     parts = _parts(size, n)
     return tuple(
         Node(
@@ -63,7 +66,8 @@ def tree_all_reduce(hosts: Sequence[int], size: int) -> tuple[Node, ...]:
     Raises:
         ValueError: fewer than 2 hosts or one twice, or no data.
     """
-    tree, n = _group("hosts", hosts, 2), len(hosts)
+    tree = host_group("hosts", hosts, 2)
+    n = len(tree)
     (size,) = _parts(size, 1)
 
     def children(i: int) -> list[int]:
@@ -94,7 +98,8 @@ def all_to_all(hosts: Sequence[int], size: int) -> tuple[Node, ...]:
     Raises:
         ValueError: fewer than 2 hosts or one twice, or less than a byte per part.
     """
-    group, parts = _group("hosts", hosts, 2), _parts(size, len(hosts))
+    group = host_group("hosts", hosts, 2)
+    parts = _parts(size, len(group))
     return tuple(
         Node(f"{a} to {b}", a, b, parts[j]) for a in group for j, b in enumerate(group) if a != b
     )
@@ -114,7 +119,7 @@ def parameter_server(workers: Sequence[int], servers: Sequence[int], size: int) 
     Raises:
         ValueError: no worker or server, one twice or both, or less than a byte per server.
     """
-    workers, servers = _group("workers", workers, 1), _group("servers", servers, 1)
+    workers, servers = host_group("workers", workers, 1), host_group("servers", servers, 1)
     if set(workers) & set(servers):
         raise bad_value("servers", servers, "other hosts than the workers")
     parts = list(zip(servers, _parts(size, len(servers)), strict=True))
@@ -174,30 +179,13 @@ def _node(where: str, row: int, entry: object) -> Node:
     for name in FIELDS[:4]:
         if name not in entry:
             raise bad_value(f"{place}: {name}", None, "a value: the field is missing")
-    # In Python `True` is an int; JSON's `true` is not a number.
-    if isinstance(entry["id"], bool) or not isinstance(entry["id"], int | str):
-        raise bad_value(f"{place}: id", entry["id"], "a number or text")
-    for name in FIELDS[1:4]:
-        if isinstance(entry[name], bool) or not isinstance(entry[name], int):
-            raise bad_value(f"{place}: {name}", entry[name], "an integer")
-    delay, after = entry.get("delay_us", 0.0), entry.get("after", [])
-    if isinstance(delay, bool) or not isinstance(delay, int | float):
-        raise bad_value(f"{place}: delay_us", delay, "a number")
-    if not isinstance(after, list) or not all(isinstance(x, int | str) for x in after):
+    after = entry.get("after", [])
+    if not isinstance(after, list):
         raise bad_value(f"{place}: after", after, "a list of ids")
-    return Node(entry["id"], entry["src"], entry["dst"], entry["bytes"], delay, tuple(after))
-
-
-def _group(field: str, hosts: Sequence[int], least: int) -> tuple[int, ...]:
-    """Hosts as a tuple, checked."""
-    group = tuple(int(h) for h in hosts)
-    if len(group) < least or len(set(group)) != len(group) or min(group) < 0:
-        raise bad_value(field, group, f"at least {least} different numbers of hosts")
-    return group
+    return Node(**{**entry, "after": tuple(after)})
 
 
 def _parts(size: int, n: int) -> list[int]:
     """`size` bytes in n parts that differ by at most one byte."""
-    if size != int(size) or size < n:
-        raise bad_value("size", size, f"a whole number of bytes, at least {n}")
+    check_value("size", size, Whole(low=n, high=n * MAX_SIZE, unit="bytes"))
     return [int(size) * (i + 1) // n - int(size) * i // n for i in range(n)]

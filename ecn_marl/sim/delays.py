@@ -145,7 +145,7 @@ def completion(cfg: SimConfig, state: SimState, params: SimParams) -> Completion
     slowdown = jnp.maximum(age / jnp.maximum(flows.ideal, 1e-6), 1.0)
     kind = size_class(flows.payload)
     by_class = ongoing & (kind == jnp.arange(3)[:, None])
-    histogram = totals.histogram
+    histogram = jnp.zeros((0,), jnp.int32) if totals.histogram is None else totals.histogram
     if bins:
         cell = jnp.where(ongoing, kind * bins + life.slowdown_bin(slowdown, bins), 3 * bins)
         histogram = histogram.at[cell].add(ongoing.astype(histogram.dtype), mode="drop")

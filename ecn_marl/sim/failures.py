@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ecn_marl._checks import Real, Whole, check_value
+from ecn_marl._checks import Real, check_seed, check_value
 from ecn_marl._errors import bad_value
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.paths import as_offer, find_paths, queue_numbers
@@ -71,7 +71,7 @@ def fail_links(
     check_value("share", share, Real(above=0.0, high=1.0))
     check_value("at_us", at_us, Real(low=0.0, below=longest, unit="µs"))
     check_value("repair_us", repair_us, Real(low=0.0, below=longest, unit="µs", none=True))
-    check_value("seed", seed, Whole(low=0, high=2**63 - 1))
+    check_seed(seed)
     if repair_us is not None and not repair_us > at_us:
         raise bad_value("at_us, repair_us", (at_us, repair_us), "0 <= at_us < repair_us")
     number = {(p.switch, p.peer, p.link): i for i, p in enumerate(topology.ports)}

@@ -20,6 +20,7 @@ from jaxtyping import Array
 from ecn_marl._checks import NOT_NEGATIVE, Real, Whole, check
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
+from ecn_marl.sim.flow_checks import host_group
 from ecn_marl.sim.random import GroupStream, shuffled, uniform
 from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.sim.sizing import Demand
@@ -81,10 +82,7 @@ class FlowGroup:
     def __post_init__(self) -> None:
         """Check all fields."""
         for name in ("sources", "destinations"):
-            hosts = tuple(int(h) for h in getattr(self, name))
-            if not hosts or min(hosts) < 0 or len(set(hosts)) != len(hosts):
-                raise bad_value(name, hosts, "different numbers of hosts, at least one")
-            object.__setattr__(self, name, hosts)
+            object.__setattr__(self, name, host_group(name, getattr(self, name)))
         check(self)
         if not len(self.pairs):
             raise bad_value("destinations", self.destinations, "a host that is no source of it")

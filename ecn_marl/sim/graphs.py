@@ -12,8 +12,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from numbers import Integral
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,8 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 from ecn_marl._checks import NOT_NEGATIVE
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
+from ecn_marl.errors import InvalidInput
+from ecn_marl.sim.flow_checks import Rows, check_flows
 from ecn_marl.sim.schedules import wire_parts
 from ecn_marl.sim.sizes import exact_add
 from ecn_marl.sim.sizing import Demand
@@ -38,6 +41,7 @@ from ecn_marl.sim.tickets import (
     check_delay,
     check_hosts,
 )
+from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.traffic import Offer, anonymous_offer, fixed_width
 
 
@@ -71,36 +75,51 @@ def check_nodes(nodes: Sequence[Node], where: str = "nodes") -> None:
         where: their name in errors, e.g. the file they are from.
 
     Raises:
-        ValueError: no node, two of one id, a flow from a host to itself, a payload below a byte, a
-            delay out of range, an unknown id in `after`, or a cycle; the node and field are named.
+        ValueError: no node, two of one id, a flow that is not allowed in a flow list (see
+            `flow_checks.check_flows`), a delay out of range, an unknown id in `after`, or a cycle;
+            the node and field are named.
     """
     if not nodes:
         raise bad_value(where, (), "at least one node")
     ids: set[int | str] = set()
     for node in nodes:
         place = f"{where}: node {node.id!r}"
+        if not _is_id(node.id):
+            raise bad_value(f"{place}: id", node.id, "a number or text")
         if node.id in ids:
             raise bad_value(f"{place}: id", node.id, "an id of its own: another node has it")
         ids.add(node.id)
-        for name in ("src", "dst"):
-            host = getattr(node, name)
-            if not _whole(host) or host < 0:
-                raise bad_value(f"{place}: {name}", host, "number of a host, >= 0")
-        if node.src == node.dst:
-            raise bad_value(f"{place}: dst", node.dst, "another host than src")
-        if not _whole(node.bytes) or node.bytes < 1:
-            raise bad_value(f"{place}: bytes", node.bytes, "an integer >= 1")
         check_delay(f"{place}: delay_us", node.delay_us)
+    columns = {name: [getattr(node, name) for node in nodes] for name in ("src", "dst", "bytes")}
+    columns["size_B"] = columns.pop("bytes")
+    check_flows(columns, None, _Place(nodes, where))
     for node in nodes:
+        place = f"{where}: node {node.id!r}"
+        if not isinstance(node.after, tuple):
+            raise bad_value(f"{place}: after", node.after, "a tuple of ids")
         for needed in node.after:
-            if needed not in ids:
-                raise bad_value(f"{where}: node {node.id!r}: after", needed, "ids of other nodes")
+            if not _is_id(needed) or needed not in ids:
+                raise bad_value(f"{place}: after", needed, "ids of other nodes")
     _check_order(nodes, where)
 
 
-def _whole(x: object) -> bool:
-    """Whether something is a whole number."""
-    return isinstance(x, int | np.integer) and not isinstance(x, bool)
+def _is_id(x: object) -> bool:
+    """Whether something is a number or text; `True` is neither."""
+    return isinstance(x, Integral | str) and not isinstance(x, bool)
+
+
+class _Place(NamedTuple):
+    """Where the flows of a graph are, see `flow_checks.Place`: a node each."""
+
+    nodes: Sequence[Node]
+    where: str
+
+    def error(self, column: str, row: int, value: object, allowed: str) -> InvalidInput:
+        name = "bytes" if column == "size_B" else column
+        return bad_value(f"{self.where}: node {self.nodes[row].id!r}: {name}", value, allowed)
+
+    def row(self, row: int) -> str:
+        return f"node {self.nodes[row].id!r}"
 
 
 def _check_order(nodes: Sequence[Node], where: str) -> None:
@@ -280,6 +299,10 @@ class Graph:
         n, pairs = most_at_once(self.nodes), np.zeros((len(nic_rate), len(nic_rate)))
         np.add.at(pairs, tuple(zip(*((x.src, x.dst) for x in self.nodes), strict=True)), 1.0)
         return Demand(0.0, 1.0, 0.0, 0.0, pairs / pairs.sum(), most=n, bound=n)
+
+    def check_params(self, params: GraphParams, topology: Topology) -> None:
+        """Refuse flows between hosts that a network does not have, see `traffic.Source`."""
+        check_flows({"src": params.src, "dst": params.dst}, topology, Rows("graph."))
 
     def check_network(self, n_hosts: int) -> None:
         """Raise a ValueError for hosts that a network does not have."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -17,11 +16,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.random import IncastStream, hash_bits, shuffled, uniform
 from ecn_marl.sim.servers import Server, burst, burst_links, burst_pairs
-from ecn_marl.sim.sizes import (
-    HEADER,
-    PAYLOAD,
-    wire_bytes,
-)
+from ecn_marl.sim.sizes import wire_bytes, wire_size
 from ecn_marl.sim.sizing import Demand, uniform_pairs
 from ecn_marl.sim.traffic import LOAD, PAYLOAD_KB, WIDTH, Offer, anonymous_offer, fixed_width
 
@@ -134,8 +129,7 @@ class Incast:
         self.check_network(hosts)
         # Probabilities of the sizes: `_size` draws them log-uniform.
         share = np.diff(np.log(np.append(n, self.n_max + 1.0)))
-        size = 1000.0 * self.flow_kb
-        wire = n * float(size + HEADER * math.ceil(size / PAYLOAD))
+        wire = n * float(wire_size(1000.0 * self.flow_kb))
         mean = float(np.average(wire, weights=share))
         random_receiver = self.receiver < 0
         pairs = uniform_pairs(

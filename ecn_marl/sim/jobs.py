@@ -27,8 +27,9 @@ from jaxtyping import Array, Float, Int, PyTree
 from ecn_marl._checks import INT32, NOT_NEGATIVE, POSITIVE, TEXT, Each, Real, Whole, check
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
+from ecn_marl.sim.flow_checks import HOST, host_group
 from ecn_marl.sim.random import FlowSetStream, RequestStream, Stream, hash_bits, shuffled, uniform
-from ecn_marl.sim.sizes import HEADER, PAYLOAD, SizeTable, sample_size, size_table
+from ecn_marl.sim.sizes import HEADER, PAYLOAD, SizeTable, sample_size, size_table, wire_size
 from ecn_marl.sim.sizing import Demand, uniform_pairs
 from ecn_marl.sim.tickets import check_hosts
 from ecn_marl.sim.traffic import PAYLOAD_KB, WIDTH, Offer, Source, anonymous_offer, fixed_width
@@ -40,7 +41,6 @@ SHORTEST_US = 100.0
 """Shortest phase; at most one boundary falls into a tick."""
 
 
-HOST = Whole(low=0)
 HOSTS = Each(HOST, least=1)
 SHIFT = Whole(low=-INT32)
 """Phases by which hosts may be behind a timeline."""
@@ -130,12 +130,6 @@ class Clock:
     length: Leaf
 
 
-def _check_distinct(field: str, hosts: tuple[int, ...]) -> None:
-    valid = all(isinstance(h, int) and h >= 0 for h in hosts)
-    if not hosts or not valid or len(set(hosts)) != len(hosts):
-        raise bad_value(field, hosts, "different numbers of hosts, at least one")
-
-
 @struct.dataclass
 class RequestsParams:
     """Traced parameters of `Requests`: rates per phase, 1/µs, and the payloads, bytes.
@@ -204,8 +198,8 @@ class Requests:
         n = self.timeline.n_phases
         if len(self.per_us) != n:
             raise bad_value("per_us", self.per_us, f"{n} finite rates >= 0, one for each phase")
-        _check_distinct("sources", self.sources)
-        _check_distinct("destinations", self.destinations)
+        host_group("sources", self.sources)
+        host_group("destinations", self.destinations)
         if len(self.sources) == 1 and self.sources[0] in self.destinations:
             raise bad_value("sources", self.sources, "another host for every destination")
         if not 0.0 < self.smallest_kb <= self.largest_kb < math.inf:
@@ -227,7 +221,7 @@ class Requests:
         if self.table:
             sizes = size_table(self.table)
             payload = np.interp(u, sizes.cdf, sizes.size)
-        wire = payload + HEADER * np.maximum(np.ceil(payload / PAYLOAD), 1.0)
+        wire = wire_size(payload)
         return Demand(
             per_us=max(self.per_us),
             burst=1.0,

@@ -259,10 +259,10 @@ def finish(
     totals: Totals,
     step: Int[Array, ""],
     dt: float,
-    fct_log: Array,
+    fct_log: Array | None,
     window: tuple[Leaf, Leaf],
     tick_us: float,
-) -> tuple[Flows, Totals, Array]:
+) -> tuple[Flows, Totals, Array | None]:
     """Complete flows whose last ACK is back, at the end of a tick.
 
     Args:
@@ -270,7 +270,7 @@ def finish(
         totals: counters.
         step: substeps since the start, at the end of the tick.
         dt: substep, µs.
-        fct_log: completion times of scheduled flows, `[N]`.
+        fct_log: completion times of scheduled flows, `[N]`; None without such.
         window: substeps in which a flow has to begin to be measured, first and one past the last.
         tick_us: length of a tick, µs.
 
@@ -292,15 +292,15 @@ def finish(
     of_class = size == jnp.arange(3)[:, None]
     logs = jnp.log(jnp.maximum(slowdown, 1.0))
     histogram = totals.histogram
-    bins = histogram.shape[0] // 3
-    if bins:
+    if histogram is not None:
+        bins = histogram.shape[0] // 3
         cell = size * bins + slowdown_bin(slowdown, bins)
         cell = jnp.where(measured, cell, 3 * bins)
         weights = measured.astype(histogram.dtype)
         # What is out of bounds is dropped, so `lanes` may skip slots that finish nothing.
         histogram = histogram.at[cell].add(weights, mode="drop")
-    n_scheduled = fct_log.shape[0]
-    if n_scheduled:
+    if fct_log is not None:
+        n_scheduled = fct_log.shape[0]
         row = jnp.where(done & (flows.flow_id >= 0), flows.flow_id, n_scheduled)
         fct_log = fct_log.at[row].set(fct, mode="drop")
     totals = replace(

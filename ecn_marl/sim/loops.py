@@ -25,6 +25,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ecn_marl._checks import FRACTION, NOT_NEGATIVE, POSITIVE, TEXT, Flag, Real, Whole, check
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
+from ecn_marl.sim.flow_checks import host_group
 from ecn_marl.sim.random import LoopStream, uniform
 from ecn_marl.sim.sizes import SizeTable, exact_add, sample_size, size_table
 from ecn_marl.sim.sizing import Demand
@@ -137,10 +138,7 @@ class ClosedLoop:
     def __post_init__(self) -> None:
         """Check all fields."""
         for name in ("clients", "servers"):
-            hosts = tuple(int(h) for h in getattr(self, name))
-            if not hosts or min(hosts) < 0 or len(set(hosts)) != len(hosts):
-                raise bad_value(name, hosts, "different numbers of hosts, at least one")
-            object.__setattr__(self, name, hosts)
+            object.__setattr__(self, name, host_group(name, getattr(self, name)))
         check(self)
         for name in ("request", "response"):
             _check_size(name, getattr(self, name))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ecn_marl._checks import check_seed
 from ecn_marl._errors import bad_value
 from ecn_marl.sim.servers import Server, apart
 from ecn_marl.sim.topology import Topology
@@ -82,6 +83,7 @@ def by_load(sending: Sequence[float], receiving: Sequence[float]) -> Matrix:
 
 def permutation(hosts: int, seed: int = 0) -> Matrix:
     """Every host sends to one other and receives from one other: a random cycle through all."""
+    check_seed(seed)
     order = np.random.default_rng(seed).permutation(hosts)
     weights = np.zeros((hosts, hosts))
     weights[order, np.roll(order, -1)] = 1.0

@@ -17,13 +17,7 @@ from ecn_marl._types import Leaf
 from ecn_marl.sim.matrices import Matrix, as_matrix, between_servers
 from ecn_marl.sim.random import PoissonStream, uniform
 from ecn_marl.sim.servers import Server, apart, nics
-from ecn_marl.sim.sizes import (
-    HEADER,
-    PAYLOAD,
-    SizeTable,
-    sample_size,
-    size_table,
-)
+from ecn_marl.sim.sizes import SizeTable, sample_size, size_table, wire_size
 from ecn_marl.sim.sizing import Demand
 from ecn_marl.sim.traffic import LOAD, WIDTH, Offer, anonymous_offer, fixed_width
 
@@ -116,7 +110,7 @@ class Poisson:
         table, n = size_table(self.table), len(nic_rate)
         # Moments of the payload by the midpoint rule over its quantiles.
         payload = np.interp((np.arange(20_000) + 0.5) / 20_000, table.cdf, table.size)
-        wire = payload + HEADER * np.maximum(np.ceil(payload / PAYLOAD), 1.0)
+        wire = wire_size(payload)
         self.check_network(n)
         pairs = np.repeat(nic_rate[:, None] / nic_rate.sum() / (n - 1), n, axis=1)
         np.fill_diagonal(pairs, 0.0)

@@ -12,13 +12,20 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from ecn_marl._checks import FRACTION, NOT_NEGATIVE, POSITIVE
+from ecn_marl._checks import FRACTION, NOT_NEGATIVE, POSITIVE, Real, check_value
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.slots import look_up_fields, look_up_one, segment_sum
 from ecn_marl.sim.state import NetParams
 from ecn_marl.sim.units import GBPS, KB
 from ecn_marl.sim.ways import MAX_MARK
+
+LARGEST_KB = 1e9
+"""Deepest threshold, KB: a terabyte."""
+
+STEEP = 0.01
+"""A ramp this many times as wide as the softness, or narrower, is a step: the two differ by less
+than 1e-6."""
 
 
 @struct.dataclass
@@ -41,7 +48,8 @@ def mark_probability(
 ) -> Float[Array, " ports"]:
     """Probability that a packet leaving a queue is marked.
 
-    Zero up to `kmin`, linear to `pmax` at `kmax`, one above (Zhu et al., SIGCOMM'15, Fig. 5).
+    Zero up to `kmin`, linear to `pmax` at `kmax`, one above (Zhu et al., SIGCOMM'15, Fig. 5). With
+    `kmin = kmax` that is a step, as DCTCP has it: zero up to and including `kmin`, one above.
     With a softness w the corners are rounded by softplus and the jump by a logistic step, both of
     width w; it tends to the above as w goes to 0, and has gradients everywhere.
 
@@ -56,7 +64,10 @@ def mark_probability(
     if softness > 0:
         low, high = (queue - ecn.kmin) / softness, (queue - ecn.kmax) / softness
         rounded = jax.nn.softplus(low) - jax.nn.softplus(high)
-        ramp = rounded * softness / jnp.maximum(ecn.kmax - ecn.kmin, 1.0)
+        width, step = ecn.kmax - ecn.kmin, STEEP * softness
+        # Of a steep ramp the difference is lost to rounding; its limit is a logistic step, too.
+        ramp = rounded * softness / jnp.maximum(width, step)
+        ramp = jnp.where(width < step, jax.nn.sigmoid(0.5 * (low + high)), ramp)
         return ecn.pmax * ramp + (1.0 - ecn.pmax) * jax.nn.sigmoid(high)
     # A step (Kmin = Kmax, as DCTCP has it) must not divide by zero.
     ramp = (queue - ecn.kmin) / jnp.maximum(ecn.kmax - ecn.kmin, 1.0)
@@ -474,6 +485,39 @@ def tail_drop(
     return look_up_one(table, hop)
 
 
+def checked_thresholds(
+    setting: tuple[float, ...] | list[float], field: str = "", above_zero: bool = False
+) -> tuple[float, float, float]:
+    """Check Kmin and Kmax in KB, and Pmax; Kmin = Kmax is a step.
+
+    Args:
+        setting: the three.
+        field: their name, for the error; none if empty.
+        above_zero: whether Kmin has to be above 0.
+
+    Returns:
+        The three as floats.
+
+    Raises:
+        InvalidValue: not three numbers, or not `0 <= Kmin <= Kmax`, `0 < Kmax <= LARGEST_KB`,
+            `0 < Pmax <= 1`.
+    """
+    if not isinstance(setting, tuple | list) or len(setting) != 3:
+        allowed = "three numbers Kmin, Kmax, Pmax (KB, KB, probability)"
+        raise bad_value(field or "Kmin, Kmax, Pmax", setting, allowed)
+    prefix, depth = f"{field}: " if field else "", Real(low=0.0, high=LARGEST_KB)
+    if not depth.fits(setting[0]) or not depth.fits(setting[1]):
+        numbers = f"two numbers of KB from 0 to {LARGEST_KB:g}"
+        raise bad_value(f"{prefix}Kmin, Kmax", tuple(setting[:2]), numbers)
+    if not Real(above=0.0, high=1.0).fits(setting[2]):
+        raise bad_value(f"{prefix}Pmax", setting[2], "a probability in (0, 1]")
+    kmin, kmax, pmax = (float(x) for x in setting)
+    if kmin > kmax or kmax == 0.0 or (above_zero and kmin == 0.0):
+        order = "0 < Kmin <= Kmax" if above_zero else "0 <= Kmin <= Kmax and Kmax > 0"
+        raise bad_value(f"{prefix}Kmin, Kmax", (kmin, kmax), f"{order} (KB)")
+    return kmin, kmax, pmax
+
+
 def scaled_ecn(
     net: NetParams, kmin_kb: float, kmax_kb: float, pmax: float, base_gbps: float = 25.0
 ) -> Ecn:
@@ -482,7 +526,8 @@ def scaled_ecn(
     Args:
         net: the network.
         kmin_kb: threshold where marking starts on a port of `base_gbps`, KB.
-        kmax_kb: threshold above which all is marked on a port of `base_gbps`, KB.
+        kmax_kb: threshold above which all is marked on a port of `base_gbps`, KB; `kmin_kb` for a
+            step.
         pmax: marking probability at `kmax`.
         base_gbps: rate the thresholds are for, Gb/s.
 
@@ -490,11 +535,9 @@ def scaled_ecn(
         Thresholds of all ports, `[P]`.
 
     Raises:
-        ValueError: not `0 <= kmin < kmax` or not `0 < pmax <= 1`.
+        ValueError: no numbers, or not `0 <= kmin <= kmax`, `0 < pmax <= 1`, or a rate of 0.
     """
-    if not 0 <= kmin_kb < kmax_kb:
-        raise bad_value("kmin, kmax", (kmin_kb, kmax_kb), "0 <= kmin < kmax, in KB")
-    if not 0 < pmax <= 1:
-        raise bad_value("pmax", pmax, "a probability in (0, 1]")
+    kmin_kb, kmax_kb, pmax = checked_thresholds((kmin_kb, kmax_kb, pmax))
+    check_value("base_gbps", base_gbps, Real(above=0.0, unit="Gb/s"))
     scale = jnp.asarray(net.port_rate) / (base_gbps * GBPS)
     return Ecn(kmin_kb * KB * scale, kmax_kb * KB * scale, jnp.full_like(scale, pmax))

@@ -16,24 +16,25 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ecn_marl._checks import Real, Whole, check, check_seed
 from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan
 from ecn_marl._types import Leaf
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.metrics import counter_bytes, slowdown_summary
 from ecn_marl.sim.paths import ALONE, find_paths
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.queues import Ecn, checked_thresholds
 from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.schedules import Schedule, schedule, widest_tick
 from ecn_marl.sim.simulator import MAX_TICK, SimParams, SimState, Simulator, scaled_ecn
-from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD
+from ecn_marl.sim.sizes import CHUNK, PAYLOAD, wire_size
 from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.trace import FlowList, read_flows
 from ecn_marl.sim.transports import parse_transport
@@ -70,7 +71,7 @@ class Settings:
     Attributes:
         transport: the senders, e.g. `dcqcn:PRESET` or `hpcc`, see `transports.parse_transport`.
         ecn: (Kmin, Kmax, Pmax) of every port, KB for a port of `ecn_gbps`; thresholds of other
-            ports scale with their rates.
+            ports scale with their rates. Kmin = Kmax is a step.
         ecn_gbps: the rate that `ecn` is meant for, Gb/s; None for that of the slowest NIC.
         dt_us: substep, µs; must divide 10 µs.
         duration_ms: simulated time, a multiple of 0.01 ms.
@@ -86,18 +87,20 @@ class Settings:
 
     transport: str = "dcqcn:hpcc-paper"
     ecn: tuple[float, float, float] = (5.0, 200.0, 0.01)
-    ecn_gbps: float | None = None
-    dt_us: float = 1.0
-    duration_ms: float = 60.0
+    ecn_gbps: Annotated[float | None, Real(above=0.0, unit="Gb/s", none=True)] = None
+    dt_us: Annotated[float, Real()] = 1.0
+    duration_ms: Annotated[float, Real()] = 60.0
     seed: int = 0
     buffer_mib: float = 32.0
-    slots: int | None = None
+    slots: Annotated[int | None, Whole(low=1, none=True)] = None
     pfc: bool = True
     ack_priority: bool = False
     ideal: str = ALONE
 
     def __post_init__(self) -> None:
-        """Check clocks and slots; the rest is checked where it is used."""
+        """Check clocks, slots and thresholds; the rest is checked where it is used."""
+        check(self)
+        checked_thresholds(self.ecn, "ecn")
         count = SAMPLE_US / self.dt_us if self.dt_us > 0 else 0.0
         if not 1 <= count <= 1e4 or abs(count - round(count)) > 1e-6:
             allowed = f"a substep that divides {SAMPLE_US} µs, 0.001 µs or longer"
@@ -109,8 +112,7 @@ class Settings:
         if self.samples * self.substeps >= 2**31:
             allowed = f"less than 2^31 substeps of {self.dt_us} µs"
             raise bad_value("duration_ms", self.duration_ms, allowed)
-        if self.slots is not None and self.slots < 1:
-            raise bad_value("slots", self.slots, "an integer >= 1")
+        check_seed(self.seed)
 
     @property
     def samples(self) -> int:
@@ -275,9 +277,10 @@ def replay(
         progress: called with the simulated time so far, µs, about every millisecond.
 
     Raises:
-        ValueError: a setting that is not allowed, or no flow starts within the duration.
+        ValueError: a setting or a value of the list that is not allowed, see `FlowList.checked`, or
+            no flow starts within the duration.
     """
-    settings = settings or Settings()
+    settings, flows = settings or Settings(), flows.checked(topology)
     # Flows that start together keep the order of the file, so a replay can be repeated.
     order = np.argsort(flows.start_ns, kind="stable")
     order = order[flows.start_ns[order] < settings.duration_ms * 1e6]
@@ -391,10 +394,11 @@ def _account(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Counters and the byte balance.
 
-    Offered bytes are counted from the list itself. Flows still without a slot at the end are
-    waiting; they have waited for `left_us`, the time from their start to the end.
+    Offered bytes are counted from the list itself, each packet with the header of a full one of
+    `packet` wire bytes. Flows still without a slot at the end are waiting; they have waited for
+    `left_us`, the time from their start to the end.
     """
-    wire = size + int(HEADER) * -(-size // int(PAYLOAD))
+    wire = wire_size(size, packet - PAYLOAD)
     flows, totals = state.flows, state.totals
     admitted = int(state.traffic[0].next)
     unsent = np.asarray(flows.rest_high, np.float64) * CHUNK + np.asarray(

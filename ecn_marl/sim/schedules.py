@@ -10,11 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jaxtyping import Array, PyTree
+from numpy.typing import ArrayLike
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD
+from ecn_marl.sim.flow_checks import Rows, check_flows
+from ecn_marl.sim.sizes import CHUNK, wire_size
+from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.traffic import Offer
+
+COLUMNS = ("src", "dst", "size_B", "start_ns")
+"""Columns of flows that a schedule needs."""
+
+PATHS = ("spine_data", "spine_ack")
+"""Columns that it may have."""
 
 
 @struct.dataclass
@@ -51,6 +60,13 @@ class Schedule:
 
     dt_us: float
     width: int
+
+    def check_params(self, params: ScheduleParams, topology: Topology) -> None:
+        """Refuse a list whose hosts or paths a network does not have, see `traffic.Source`."""
+        leaves = (params.src, params.dst, params.path, params.path_back)
+        names = ("src", "dst", *PATHS)
+        columns = {name: np.ravel(leaf) for name, leaf in zip(names, leaves, strict=True)}
+        check_flows(columns, topology, Rows("schedule."))
 
     def default_params(self) -> ScheduleParams:
         """A schedule has no default list."""
@@ -97,7 +113,7 @@ class Schedule:
         return ScheduleState(state.next + taken.astype(jnp.int32), state.step + steps)
 
 
-def schedule(flows: Mapping[str, np.ndarray], dt_us: float) -> ScheduleParams:
+def schedule(flows: Mapping[str, ArrayLike], dt_us: float) -> ScheduleParams:
     """Turn columns of flows into the arrays of a `Schedule`.
 
     Args:
@@ -109,33 +125,51 @@ def schedule(flows: Mapping[str, np.ndarray], dt_us: float) -> ScheduleParams:
         The schedule's traced parameters.
 
     Raises:
-        ValueError: the flows are not in order of their start, or one starts too late.
+        ValueError: a column is missing or of another length than the others, there is no flow, a
+            value is not allowed in a flow list (see `flow_checks.check_flows`), the flows are not
+            in order of their start, or one starts too late. Whether the network has the hosts and
+            the paths is checked where the schedule meets it, in `Simulator.default_params`.
     """
-    unsorted = np.flatnonzero(np.diff(np.asarray(flows["start_ns"], np.float64)) < 0)
-    if unsorted.size:
-        row = int(unsorted[0]) + 1
-        raise bad_value(f"start_ns[{row}]", flows["start_ns"][row], "flows in order of their start")
-    size = np.asarray(flows["size_B"], np.int64)
+    columns = _checked(flows)
+    size, start = columns["size_B"], columns["start_ns"] / 1e3
     high, low = wire_parts(size)
-    start = np.asarray(flows["start_ns"], np.float64) / 1e3
     # Whole substeps and a rest: the rest alone is small enough for float32.
     step = np.floor(start / dt_us)
     outside = np.flatnonzero(~((step >= 0.0) & (step < 2.0**31)))
     if outside.size:
         allowed = f"a time from 0 to {2.0**31 * dt_us * 1e3:g} ns, 2^31 substeps of {dt_us:g} µs"
-        raise bad_value("start_ns", float(1e3 * start[outside[0]]), allowed)
-    unset = np.full(size.shape, -1, np.int32)
+        row = int(outside[0])
+        raise bad_value(f"start_ns[{row}]", float(1e3 * start[row]), allowed)
+    unset = np.full(size.shape, -1)
     return ScheduleParams(
         start_step=step.astype(np.int32),
         start_rest=(start - step * dt_us).astype(np.float32),
-        src=np.asarray(flows["src"], np.int32),
-        dst=np.asarray(flows["dst"], np.int32),
+        src=columns["src"].astype(np.int32),
+        dst=columns["dst"].astype(np.int32),
         payload=size.astype(np.float32),
         wire_high=high,
         wire_low=low,
-        path=np.asarray(flows.get("spine_data", unset), np.int32),
-        path_back=np.asarray(flows.get("spine_ack", unset), np.int32),
+        path=columns.get("spine_data", unset).astype(np.int32),
+        path_back=columns.get("spine_ack", unset).astype(np.int32),
     )
+
+
+def _checked(flows: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
+    """Columns of a schedule as numbers, checked but for the network."""
+    for name in COLUMNS:
+        if name not in flows:
+            allowed = f"a column {name}; the columns are {', '.join(COLUMNS)}"
+            raise bad_value("flows", list(flows), f"{allowed}, and optionally {', '.join(PATHS)}")
+    given = {name: flows[name] for name in (*COLUMNS, *PATHS) if name in flows}
+    place = Rows()
+    place.check_lengths(given)
+    columns = check_flows(given, None, place)
+    start = columns["start_ns"]
+    unsorted = np.flatnonzero(np.diff(start) < 0)
+    if unsorted.size:
+        row = int(unsorted[0]) + 1
+        raise place.error("start_ns", row, float(start[row]), "flows in order of their start")
+    return columns
 
 
 def wire_parts(size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -144,7 +178,7 @@ def wire_parts(size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Args:
         size: payloads, whole bytes, int64, `[N]`.
     """
-    wire = size + int(HEADER) * -(-size // int(PAYLOAD))
+    wire = wire_size(size).astype(np.int64)
     # A chunk stays in the rest: NICs send from it, and it would limit their rates.
     high = np.maximum(wire // int(CHUNK) - 1, 0)
     return high.astype(np.int32), (wire - high * int(CHUNK)).astype(np.float32)

@@ -18,6 +18,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Int, PyTree
 
+from ecn_marl._checks import check_numbers
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim import (
@@ -76,11 +77,12 @@ class Simulator(SimConfig):
         in a tick, the time between two PFC decisions here, are added in `pfc.police`.
 
         Args:
-            **traffic: `traffic=(...)` to replace the sources' parameters, e.g. with a schedule.
+            **traffic: `traffic=(...)` to replace the sources' parameters, e.g. with a schedule;
+                None for a source whose parameters do not matter.
 
         Raises:
             ValueError: a buffer that the headroom of a switch's ingresses fills: it would pause
-                them for ever.
+                them for ever; or flows whose hosts or paths the network does not have.
         """
         t = self.topology
         port_rate = np.array([p.gbps for p in t.ports]) * GBPS
@@ -114,6 +116,13 @@ class Simulator(SimConfig):
             repair_step=np.full(t.n_ports, NEVER, np.int32) if self.failures else None,
         )
         sources = traffic.get("traffic") or tuple(s.default_params() for s in self.traffic)
+        if len(sources) != len(self.traffic):
+            raise bad_value(
+                "traffic", f"{len(sources)} parameters", f"{len(self.traffic)}: one of each source"
+            )
+        for source, of_source in zip(self.traffic, sources, strict=True):
+            if of_source is not None and hasattr(source, "check_params"):
+                source.check_params(of_source, t)
         always = (np.int32(0), np.int32(NEVER))
         params = SimParams(net, self.transport.default_params(), sources, always)
         params = jax.tree.map(lambda x: np.asarray(x, real if np.ndim(x) == 0 else None), params)
@@ -150,7 +159,11 @@ class Simulator(SimConfig):
         Args:
             key: PRNG key; fixes traffic, paths and marking coins.
             params: parameters.
+
+        Raises:
+            InvalidValue: a parameter out of its range, unless the function is being compiled.
         """
+        check_numbers(params)
         t, real = self.topology, jnp.result_type(float)
         keys = jax.random.split(key, len(self.traffic) + 1)
         transport = self.transport.init(self.slots, real, t.n_levels)
@@ -172,7 +185,7 @@ class Simulator(SimConfig):
             full=jnp.zeros((links,), bool),
             traffic=self._sources(keys, params, seed),
             totals=self._no_totals(),
-            fct_log=jnp.full((self.scheduled,), jnp.nan, real),
+            fct_log=jnp.full((self.scheduled,), jnp.nan, real) if self.scheduled else None,
             pace=None if self.n_classes == 1 else self._full_pace(params),
         )
 
@@ -231,7 +244,7 @@ class Simulator(SimConfig):
             measured=jnp.zeros((3,), jnp.int32),
             slowdown=jnp.zeros((3,), zero.dtype),
             log_slowdown=jnp.zeros((3,), zero.dtype),
-            histogram=jnp.zeros((3 * self.bins,), jnp.int32),
+            histogram=jnp.zeros((3 * self.bins,), jnp.int32) if self.bins else None,
             deferred=count,
             deferred_us=zero,
             pauses=count,

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Float64, Int
+from numpy.typing import ArrayLike
 
 from ecn_marl._checks import FRACTION, NOT_NEGATIVE, POSITIVE
 from ecn_marl._errors import bad_value
@@ -216,6 +217,17 @@ def wire_bytes(
 ) -> Float[Array, "*m"]:
     """Bytes on the wire: payload and one header per packet, `[*M]`."""
     return payload + header * packet_count(payload)
+
+
+def wire_size(payload: ArrayLike, header: float = HEADER) -> Float64[np.ndarray, "*m"]:
+    """The same in numpy, where float64 is exact to 10^15 bytes, `[*M]`.
+
+    Args:
+        payload: payloads, bytes, `[*M]`; a payload below a byte has a packet, too.
+        header: of every packet, bytes: `HEADER` and what the senders add, `Transport.header`.
+    """
+    size = np.asarray(payload, np.float64)
+    return np.asarray(size + header * np.maximum(np.ceil(size / PAYLOAD), 1.0))
 
 
 def exact_add(

@@ -52,7 +52,7 @@ class NetParams:
     headroom: Annotated[Leaf, NOT_NEGATIVE]
     reserve: Annotated[Leaf, NOT_NEGATIVE]
     resume_gap: Annotated[Leaf, NOT_NEGATIVE]
-    ack_bytes: Annotated[Leaf, POSITIVE]
+    ack_bytes: Annotated[Leaf, NOT_NEGATIVE]
     packet_bytes: Annotated[Leaf, POSITIVE]
     edge: Leaf
     routes: Leaf
@@ -185,7 +185,8 @@ class Totals:
         measured: of these, those whose last ACK is back, `[3]`.
         slowdown: sum of the slowdowns of `measured`, `[3]`.
         log_slowdown: sum of their natural logarithms, `[3]`.
-        histogram: the same slowdowns in log-spaced bins, one class after the other, `[3 * bins]`.
+        histogram: the same slowdowns in log-spaced bins, one class after the other, `[3 * bins]`;
+            None without bins. No leaf has size zero: some libraries cannot save such.
         deferred: flows that waited for a free slot or a place among a tick's arrivals.
         deferred_us: sum of the time they waited, µs.
         pauses: PFC pauses sent.
@@ -235,7 +236,8 @@ class SimState:
         full: directed links whose headroom is full, per class, `[(H + P) C]`.
         traffic: state of each traffic source.
         totals: counters since the start.
-        fct_log: completion time of each scheduled flow, µs, NaN if unfinished, `[N]`.
+        fct_log: completion time of each scheduled flow, µs, NaN if unfinished, `[N]`; None without
+            such flows.
     """
 
     step: Leaf

@@ -21,7 +21,8 @@ from jaxtyping import Array, Bool, Int
 from ecn_marl._checks import NOT_NEGATIVE, POSITIVE, Each, Real, Whole, check
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim.jobs import HOST, HOSTS, Clock, Timeline, TimelineParams
+from ecn_marl.sim.flow_checks import HOST, host_group
+from ecn_marl.sim.jobs import HOSTS, Clock, Timeline, TimelineParams
 from ecn_marl.sim.random import StreamsStream, hash_bits, uniform
 from ecn_marl.sim.sizes import HEADER, PAYLOAD
 from ecn_marl.sim.sizing import Demand, uniform_pairs
@@ -122,7 +123,7 @@ class Streams:
         most = max(high for _, high in self.senders)
         if most > len(self.sources):
             raise bad_value("senders", self.senders, f"at most the {len(self.sources)} sources")
-        if self.receiver in self.sources or len(set(self.sources)) < len(self.sources):
+        if self.receiver in host_group("sources", self.sources):
             raise bad_value("sources", self.sources, "different hosts, the receiver not among them")
 
     @property

@@ -204,7 +204,7 @@ def dcqcn_fixed_point(
     if n < 2:
         raise bad_value("n", n, "at least 2 flows: one flow at line rate builds no queue")
     if not 0 <= kmin < kmax:
-        raise bad_value("kmin", kmin, f"0 <= kmin < kmax = {kmax!r}: a step has no fixed point")
+        raise bad_value("kmin", kmin, f"0 <= kmin < kmax = {kmax:g}: a step has no fixed point")
     if not 0 < pmax <= 1:
         raise bad_value("pmax", pmax, "a probability in (0, 1]")
     model, rate = _Dcqcn.of(params, packet), capacity / packet / n
@@ -362,7 +362,7 @@ def swift_target(
         if not value >= 0:
             raise bad_value(field, value, "a number >= 0")
     if not fs_min < fs_max:
-        raise bad_value("fs_min", fs_min, f"less than fs_max = {fs_max!r}")
+        raise bad_value("fs_min", fs_min, f"less than fs_max = {fs_max:g}")
     least = fs_max**-0.5
     scaling = fs_range * (cwnd**-0.5 - least) / (fs_min**-0.5 - least)
     return base + hops * per_hop + min(max(scaling, 0.0), fs_range)

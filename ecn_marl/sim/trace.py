@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import csv
 import gzip
-import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from io import TextIOWrapper
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +25,7 @@ import numpy as np
 
 from ecn_marl._errors import bad_value
 from ecn_marl.errors import InvalidInput
+from ecn_marl.sim.flow_checks import Rows, check_flows
 from ecn_marl.sim.topology import Topology
 
 REQUIRED = ("flow_id", "src", "dst", "size_B", "start_ns")
@@ -33,15 +33,6 @@ REQUIRED = ("flow_id", "src", "dst", "size_B", "start_ns")
 
 OPTIONAL = ("spine_data", "spine_ack")
 """Columns that it may have: index of the equal-cost path of the data and of the ACKs."""
-
-MAX_SIZE = 10**12
-"""Largest flow, bytes."""
-
-MAX_TOTAL = 10**14
-"""Largest sum of all flows, bytes; the simulator's counters reach five times as far."""
-
-MAX_START_NS = 1e15
-"""Latest start of a flow, ns: eleven days."""
 
 GZIP_MAGIC = b"\x1f\x8b"
 
@@ -72,6 +63,22 @@ class FlowList:
         """Number of flows."""
         return len(self.flow_id)
 
+    def checked(self, topology: Topology) -> FlowList:
+        """The list as int64 and float64, checked like a file.
+
+        Args:
+            topology: the network it is for.
+
+        Raises:
+            ValueError: a value that is not allowed, see `flow_checks.check_flows`, columns of
+                unequal length, or no flow; names the column, the row, and what is allowed.
+        """
+        place = Rows("flows.", {"size_B": "size"})
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        columns["size_B"] = columns.pop("size")
+        place.check_lengths(columns)
+        return _list_of(check_flows(columns, topology, place))
+
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Some of the flows, as the columns that `schedules.schedule` takes."""
         return {
@@ -95,6 +102,18 @@ class Place(NamedTuple):
         return InvalidInput(f"{self.path}, line {self.line}: {bad_value(column, value, allowed)}")
 
 
+class _Lines(NamedTuple):
+    """Where the flows of a file are, see `flow_checks.Place`: a place for each."""
+
+    places: Sequence[Place]
+
+    def error(self, column: str, row: int, value: object, allowed: str) -> InvalidInput:
+        return self.places[row].error(column, value, allowed)
+
+    def row(self, row: int) -> str:
+        return f"line {self.places[row].line}"
+
+
 def read_flows(path: str | Path, topology: Topology) -> FlowList:
     """Read a flow list and check it against a network.
 
@@ -108,40 +127,47 @@ def read_flows(path: str | Path, topology: Topology) -> FlowList:
         OSError: the file cannot be opened.
     """
     path = Path(path)
-    rows: list[tuple[int | float, ...]] = []
-    line_of: dict[int, int] = {}
-    total = 0
+    rows: list[list[str]] = []
+    places: list[Place] = []
     with _open(path) as file:
         lines = _lines(file, path)
         place, header = next(lines, (Place(path, 1), []))
-        column = _columns(header, place)
-        for place, fields in lines:
-            if len(fields) != len(header):
-                raise place.error(
-                    "number of fields", len(fields), f"{len(header)}, as many as the header has"
-                )
-            row = _parse({name: fields[i] for name, i in column.items()}, place, topology)
-            first = line_of.setdefault(int(row[0]), place.line)
-            if first != place.line:
-                allowed = f"an identifier of its own (line {first} has it already)"
-                raise place.error("flow_id", row[0], allowed)
-            total += int(row[3])
-            if total > MAX_TOTAL:
-                raise place.error("size_B", row[3], f"at most {MAX_TOTAL} bytes in all flows")
+        position = _columns(header, place)
+        for place, row in lines:
+            if len(row) != len(header):
+                allowed = f"{len(header)}, as many as the header has"
+                raise place.error("number of fields", len(row), allowed)
             rows.append(row)
+            places.append(place)
     if not rows:
         raise InvalidInput(f"{path}: no flows, only a header; expected at least one line below it")
-    columns = list(zip(*rows, strict=True))
-    integers = [np.array(values, np.int64) for values in columns]
-    return FlowList(
-        flow_id=integers[0],
-        src=integers[1],
-        dst=integers[2],
-        size=integers[3],
-        start_ns=np.array(columns[4], np.float64),
-        spine_data=integers[5],
-        spine_ack=integers[6],
-    )
+    columns: dict[str, np.ndarray] = {}
+    for name in (*REQUIRED, *OPTIONAL):
+        unset = "-1" if name in OPTIONAL else ""
+        at = position.get(name)
+        text = [unset if at is None else row[at] or unset for row in rows]
+        columns[name] = _numbers(text, float if name == "start_ns" else int)
+    return _list_of(check_flows(columns, topology, _Lines(places)))
+
+
+def _list_of(columns: dict[str, np.ndarray]) -> FlowList:
+    """The list with these columns."""
+    return FlowList(size=columns.pop("size_B"), **columns)
+
+
+def _numbers(text: list[str], kind: type[int | float]) -> np.ndarray:
+    """Fields as numbers; text that is none stays, and the checks refuse it."""
+
+    def number(field: str) -> int | float | str:
+        try:
+            return kind(field)
+        except ValueError:
+            return field
+
+    try:
+        return np.array([kind(field) for field in text], np.dtype(kind))
+    except (ValueError, OverflowError):  # numbers beyond int64 are not allowed either
+        return np.array([number(field) for field in text], object)
 
 
 @contextmanager
@@ -183,44 +209,3 @@ def _columns(header: list[str], place: Place) -> dict[str, int]:
             columns = ",".join(header)
             raise place.error("header", columns, f"a column {name}; the columns are {form}")
     return {name: header.index(name) for name in (*REQUIRED, *OPTIONAL) if name in header}
-
-
-def _parse(text: dict[str, str], place: Place, topology: Topology) -> tuple[int | float, ...]:
-    """Values of a line, in the order of `FlowList`'s fields."""
-    n = topology.n_hosts
-    host = f"a host of {topology.name}, 0 to {n - 1}"
-
-    def integer(name: str, allowed: str, fits: Callable[[int], bool]) -> int:
-        try:
-            value = int(text[name])
-        except ValueError:
-            raise place.error(name, text[name], allowed) from None
-        if not fits(value):
-            raise place.error(name, value, allowed)
-        return value
-
-    flow_id = integer("flow_id", "an integer from 0 to 2^63 - 1", lambda v: 0 <= v < 2**63)
-    src = integer("src", host, lambda v: 0 <= v < n)
-    server = topology.server
-    other = f"{host}, of another server than src" if topology.bonds else f"{host}, other than src"
-    dst = integer("dst", other, lambda v: 0 <= v < n and server[v] != server[src])
-    size = integer("size_B", f"an integer from 1 to {MAX_SIZE}", lambda v: 1 <= v <= MAX_SIZE)
-    try:
-        start = float(text["start_ns"])
-    except ValueError:
-        start = math.nan
-    if not 0.0 <= start <= MAX_START_NS:
-        allowed = f"a time >= 0 in ns, at most {MAX_START_NS:g}"
-        raise place.error("start_ns", text["start_ns"], allowed)
-
-    def path(name: str, source: int, sink: int) -> int:
-        if not text.get(name):
-            return -1
-        k = int(topology.n_paths[topology.edge[source], topology.edge[sink]])
-        allowed = f"-1 or empty (choose by hash), or one of the {k} equal-cost path(s), from 0"
-        return integer(name, allowed, lambda v: -1 <= v < k)
-
-    return (
-        *(flow_id, src, dst, size, start),
-        *(path("spine_data", src, dst), path("spine_ack", dst, src)),
-    )

@@ -78,7 +78,9 @@ class Source(Protocol):
 
     A source may also have `demand(nic_rate, tick_us)`, a `sizing.Demand` from which the number of
     flow slots follows (without it a scenario has to set `slots`); a field `load`, which
-    `make(load=...)` sets; and `n_tickets` and `finished`, see `sim.tickets`.
+    `make(load=...)` sets; `n_tickets` and `finished`, see `sim.tickets`; and
+    `check_network(hosts)` and `check_params(params, topology)`, which raise a ValueError for hosts
+    or paths that a network does not have.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]

@@ -23,6 +23,7 @@ from ecn_marl.parallelism import Jitted
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.schedules import Schedule, schedule, widest_tick
 from ecn_marl.sim.simulator import Simulator
+from ecn_marl.sim.sizes import HEADER, PAYLOAD, wire_size
 from ecn_marl.sim.topology import Topology, dumbbell
 from ecn_marl.sim.transports import parse_transport
 from ecn_marl.validation import recorded
@@ -164,8 +165,8 @@ def slowdowns(data: dict[str, np.ndarray], fct_ns: np.ndarray) -> np.ndarray:
     far = (data["src"] >= 4) != (data["dst"] >= 4)
     delay_us = 2.0 * np.where(far, 42.0, 2.0)
     per_us = LINK_GBPS * 125.0
-    wire = data["bytes"] + 48.0 * np.ceil(data["bytes"] / 1000.0)
-    first_packet = np.minimum(data["bytes"], 1000.0) + 48.0
+    wire = wire_size(data["bytes"])
+    first_packet = np.minimum(data["bytes"], PAYLOAD) + HEADER
     stored = first_packet / per_us + np.where(far, first_packet / (TRUNK_GBPS * 125.0), 0.0)
     ideal_ns = 1e3 * (wire / per_us + delay_us + stored)
     fct_or_age_ns = np.where(

@@ -20,7 +20,7 @@ from ecn_marl.sim.clocks import choose_clock
 from ecn_marl.sim.poisson import Poisson
 from ecn_marl.sim.schedules import Schedule, schedule
 from ecn_marl.sim.simulator import SimParams, SimState, Simulator, scaled_ecn
-from ecn_marl.sim.sizes import HEADER, PAYLOAD
+from ecn_marl.sim.sizes import HEADER, PAYLOAD, wire_size
 from ecn_marl.sim.topology import GBPS, Topology, fat_tree
 from ecn_marl.sim.traffic import Source
 from ecn_marl.sim.transports import parse_transport
@@ -141,7 +141,7 @@ def _tiers() -> list[Line]:
     table = sim.traffic[0].default_params().table
     # Sizes at the middles of equal shares: headers depend on packets, which the mean size hides.
     payload = np.interp((np.arange(200_000) + 0.5) / 200_000, table.cdf, table.size)
-    wire = payload + HEADER * np.maximum(np.ceil(payload / PAYLOAD), 1.0)
+    wire = wire_size(payload)
     offered = LOAD * wire.mean() / payload.mean()
     tier = [name.rstrip("0123456789.") for name in net.switches]
     kind = dict(zip(net.switches, tier, strict=True))

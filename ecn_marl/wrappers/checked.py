@@ -22,11 +22,14 @@ class Checked:
     rate, no episode of 0 steps. Actions must be in their space. A check reads the numbers, which
     takes about a millisecond. Use it in development, and for parameters that come from outside.
 
-    Under `jit`, `vmap` and `scan` numbers are not known while a function is traced. There the
-    wrapper does nothing, neither while tracing nor when the compiled function runs. Check first,
-    then compile: `Checked(env).check(params)`, then `jax.jit(env.reset)(key, params)`.
+    Under `vmap` the numbers of the whole batch are checked. While a function is compiled (`jit`,
+    `scan`) its arguments have no numbers yet. There the wrapper does nothing, neither then nor when
+    the compiled function runs. Check first, then compile: `Checked(env).check(params)`, then
+    `jax.jit(env.reset)(key, params)`. Episodes that begin with a NaN parameter all the same are
+    flagged, see `sim.flags`.
 
-    The PettingZoo and Gymnasium faces check parameters at their first reset, and actions always.
+    Parameters are checked without the wrapper, too, where an episode begins. The PettingZoo and
+    Gymnasium faces check them at their first reset, and actions always.
 
     The wrapper has every attribute of the wrapped environment.
 

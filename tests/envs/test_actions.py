@@ -314,7 +314,7 @@ def test_check_hands_back_the_codecs_dtype():
         ("multidiscrete", "pmax", (0.5, 1.1), r"pmax.*1\.1.*> 0 and <= 1"),
         ("multidiscrete", "pmax", (), r"pmax = \(\).*at least 1 value, each"),
         ("discrete", "template", (), "template.*at least one"),
-        ("discrete", "template", ((5.0, 5.0, 0.1),), r"template\[0\].*5\.0.*0 < Kmin < Kmax"),
+        ("discrete", "template", ((5.0, 4.0, 0.1),), r"template\[0\].*5\.0.*0 < Kmin <= Kmax"),
         ("discrete", "template", ((5.0, 9.0, 0.0),), r"template\[0\].*Pmax.*0\.0.*\(0, 1\]"),
         ("box", "kmin_kb", (5.0, 5.0), "kmin_kb.*rising"),
         ("box", "min_ratio", 1.0, r"min_ratio.*1\.0.*1\.01"),
@@ -354,6 +354,7 @@ def test_lookup_and_hash():
         ("dctcp", (75, 75.001, 1)),
         ("5,200,0.01", (5, 200, 0.01)),
         (" 20, 80 ,0.5 ", (20, 80, 0.5)),
+        ("75,75,1", (75, 75, 1)),
     ],
 )
 def test_static_settings(spec, expected):
@@ -362,16 +363,28 @@ def test_static_settings(spec, expected):
     np.testing.assert_allclose(ecn.kmin, expected[0] * KB * np.asarray([1, 4]), rtol=1e-6)
     np.testing.assert_allclose(ecn.kmax, expected[1] * KB * np.asarray([1, 4]), rtol=1e-6)
     np.testing.assert_allclose(ecn.pmax, [expected[2]] * 2, rtol=1e-6)
-    assert (ecn.kmin < ecn.kmax).all()
+    assert ((ecn.kmin < ecn.kmax) == (expected[0] < expected[1])).all()
+
+
+def test_a_step_is_a_setting_like_others():
+    """DCTCP's own configuration, as an entry of a list and as the target of other codecs."""
+    codec = DiscreteAction(template=((5.0, 200.0, 0.01), (75.0, 75.0, 1.0)))
+    kmin, kmax, _ = decode(codec, all_actions(codec))
+    np.testing.assert_array_equal(kmin == kmax, [False, True])
+    assert codec.encode(75.0, 75.0, 1.0) == 1
+    for other in (MultiDiscreteAction(), BoxAction()):
+        kmin, kmax, _ = decode(other, other.encode(75.0, 75.0, 1.0)[None])
+        assert 37e3 < kmin[0] <= 75.1e3 <= kmax[0] < 151e3
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
         ("secn3", r"(?s)ECN setting.*'secn3'.*secn"),
-        ("200,5,0.01", r"Kmin, Kmax.*\(200\.0, 5\.0\).*0 < Kmin < Kmax"),
-        ("75,75,1", r"Kmin, Kmax.*75.*0 < Kmin < Kmax"),
-        ("0,75,1", r"Kmin, Kmax.*0 < Kmin < Kmax"),
+        ("200,5,0.01", r"Kmin, Kmax.*\(200\.0, 5\.0\).*0 < Kmin <= Kmax"),
+        ("75,74.9,1", r"Kmin, Kmax.*75.*0 < Kmin <= Kmax"),
+        ("nan,75,1", r"Kmin, Kmax.*nan"),
+        ("0,75,1", r"Kmin, Kmax.*0 < Kmin <= Kmax"),
         ("5,inf,1", r"Kmin, Kmax.*inf"),
         ("nan,5,1", r"Kmin, Kmax.*nan"),
         ("5,200,0", r"Pmax.*0\.0.*\(0, 1\]"),

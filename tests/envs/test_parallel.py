@@ -209,6 +209,7 @@ def test_bounds_are_those_of_the_features():
         pytest.param(lambda env: cloudpickle.loads(cloudpickle.dumps(env)), id="cloudpickle"),
         pytest.param(lambda env: pickle.loads(pickle.dumps(env)), id="pickle"),
         pytest.param(copy.deepcopy, id="deepcopy"),
+        pytest.param(copy.copy, id="copy"),
     ],
 )
 @pytest.mark.parametrize("done", [0, 3, 6])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 
 import numpy as np
@@ -24,6 +25,28 @@ def test_pettingzoo(actions):
         warnings.filterwarnings("ignore", message=".*[Aa]ction space.*")
         parallel_api_test(make(actions=actions), num_cycles=60)
         parallel_seed_test(partial(make, actions=actions), num_cycles=10)
+
+
+@pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy])
+def test_copies_continue_alike(clone):
+    """Also through the next episode: they do not share the stream of episodes."""
+    env = make()
+
+    def play(face):
+        records = []
+        for _ in range(2):
+            while face.agents:
+                obs, reward, *_ = face.step(dict.fromkeys(face.agents, 0.8))
+                records.append((sorted(reward.items()), obs["flow_0"].tolist()))
+            face.reset()
+        return records
+
+    env.reset(seed=2)
+    env.step(dict.fromkeys(env.agents, 0.8))
+    twin = clone(env)
+    first = play(env)
+    assert first == play(twin)
+    assert len(first) > 20
 
 
 def test_steps_run_to_the_next_turn_and_only_turns_count():

@@ -27,6 +27,7 @@ from ecn_marl.sim import (
 )
 from ecn_marl.sim.graphs import Node, graph_params, most_at_once
 from ecn_marl.sim.metrics import counter_bytes, source_metrics
+from ecn_marl.sim.sizes import CHUNK
 
 NODES, EDGES = 8, 16
 
@@ -299,13 +300,13 @@ A, B = {"id": "a", "src": 0, "dst": 1, "bytes": 9}, {"id": "b", "src": 1, "dst":
         ({"nodes": [A, {"id": "b"}]}, "node 'b': src .* missing"),
         ({"nodes": [{**A, "size": 3}]}, "node 'a': 'size'"),
         ({"nodes": [A, {**B, "id": "a"}]}, "node 'a': id .* of its own"),
-        ({"nodes": [{**A, "id": None}]}, "id = None"),
-        ({"nodes": [{**A, "dst": 0}]}, "node 'a': dst = 0 .* another host"),
+        ({"nodes": [{**A, "dst": 0}]}, "node 'a': dst = 0 .* other than src"),
         ({"nodes": [{**A, "src": -1}]}, "node 'a': src = -1"),
         ({"nodes": [{**A, "bytes": -5}]}, "node 'a': bytes = -5"),
-        ({"nodes": [{**A, "bytes": 1.5}]}, "node 'a': bytes = 1.5"),
+        ({"nodes": [{**A, "bytes": 10**12 + 1}]}, "node 'a': bytes = 1000000000001"),
+        ({"nodes": [{**A, "bytes": 2**63}]}, "node 'a': bytes = 9223372036854775808"),
+        ({"nodes": [A, {**B, "bytes": 10**20}]}, "node 'b': bytes = 1000000000000000000"),
         ({"nodes": [{**A, "delay_us": -1}]}, "node 'a': delay_us = -1"),
-        ({"nodes": [{**A, "delay_us": "x"}]}, "node 'a': delay_us = 'x'"),
         ({"nodes": [{**A, "after": "b"}]}, "node 'a': after = 'b'"),
         ({"nodes": [{**A, "after": ["c"]}]}, "node 'a': after = 'c' .* ids of other nodes"),
         ({"nodes": [{**A, "after": ["a"]}]}, "node 'a': after .* no cycle: 'a' after 'a'"),
@@ -326,7 +327,7 @@ def test_files_that_make_no_sense_are_refused(tmp_path, tree, words):
         (lambda: graph_params(ring_all_reduce(range(3), 9), edges=1), "edges = 1 .* at least 9"),
         (lambda: ring_all_reduce((1,), 9), "hosts"),
         (lambda: tree_all_reduce((1, 1), 9), "hosts"),
-        (lambda: ring_all_reduce(range(4), 3), "size = 3 .* at least 4"),
+        (lambda: ring_all_reduce(range(4), 3), "size = 3 .* >= 4"),
         (lambda: all_to_all((0, -1), 9), "hosts"),
         (lambda: parameter_server((0, 1), (1,), 9), "servers .* than the workers"),
         (lambda: Graph(SMALL.nodes).demand(NIC[:3], 5.0), "node 'n[0-9]': .* 0 to 2"),
@@ -335,3 +336,20 @@ def test_files_that_make_no_sense_are_refused(tmp_path, tree, words):
 def test_bad_values_are_refused(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+def test_the_largest_flow_of_a_file_is_the_largest_of_a_graph():
+    (node,) = Graph((Node("a", 0, 1, 10**12),)).nodes
+    params = graph_params([node])
+    wire = int(params.wire_high[0]) * int(CHUNK) + int(params.wire_low[0])
+    assert wire == 10**12 + 48 * 10**9
+
+
+def test_hosts_of_exchanged_parameters_have_to_exist():
+    """`traffic=` replaces a graph by one with as many nodes; its hosts are checked, too."""
+    graph = Graph(ring_all_reduce(range(4), 400))
+    sim = Simulator(star(4), (graph,), slots=16)
+    params = sim.default_params(traffic=(graph_params(ring_all_reduce((3, 1, 2, 0), 400)),))
+    assert params.traffic[0].src[0] == 3
+    with pytest.raises(ValueError, match=r"graph\.dst\[0\] = 4 .* a host of star:4, 0 to 3"):
+        sim.default_params(traffic=(graph_params(ring_all_reduce((3, 4, 2, 0), 400)),))

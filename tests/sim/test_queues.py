@@ -62,8 +62,40 @@ def test_mark_probability_by_hand():
 
 def test_step_marking():
     """Kmin = Kmax, as DCTCP has it: nothing up to there, everything above."""
-    ecn = Ecn(*(jnp.full(3, x) for x in (75e3, 75e3, 1.0)))
-    np.testing.assert_array_equal(mark_probability(f32([74e3, 75e3, 75.1e3]), ecn), [0, 0, 1])
+    queue = f32([0, 74e3, 75e3, np.nextafter(np.float32(75e3), np.float32(1e9)), 75.1e3, 1e9])
+    for pmax in (1.0, 0.2):
+        ecn = Ecn(*(jnp.full(6, x) for x in (75e3, 75e3, pmax)))
+        np.testing.assert_array_equal(mark_probability(queue, ecn), [0, 0, 0, 1, 1, 1])
+
+
+def test_a_rounded_step_is_a_logistic_curve():
+    """Whatever Pmax is, and also where Kmax is a byte or less above Kmin; the slope is 1/4w."""
+    softness = 1000.0
+    queue = np.linspace(60e3, 90e3, 31).astype(np.float32)
+    for pmax, kmax in ((1.0, 75e3), (0.2, 75e3), (1.0, 75e3 + 1), (0.3, 75e3 + 8)):
+        ecn = Ecn(*(jnp.full(queue.size, x, jnp.float32) for x in (75e3, kmax, pmax)))
+        got = mark_probability(jnp.asarray(queue), ecn, softness)
+        right = 1.0 / (1.0 + np.exp((75e3 - queue.astype(np.float64)) / softness))
+        np.testing.assert_allclose(got, right, atol=(kmax - 75e3) / softness / 2 + 1e-6)
+        assert got[0] < 1e-6 and got[-1] > 1 - 1e-6 and (np.diff(got) > 0).all()
+
+    def at(queue):
+        ecn = Ecn(*(jnp.full(1, x) for x in (75e3, 75e3, 1.0)))
+        return mark_probability(queue[None], ecn, softness)[0]
+
+    assert jax.grad(at)(jnp.float32(75e3)) == pytest.approx(1 / (4 * softness), rel=1e-5)
+
+
+@pytest.mark.parametrize("width", [5.0, 9.9, 10.1, 100.0, 1e4, 1e5])
+def test_a_rounded_ramp_is_the_mean_of_logistic_curves(width):
+    """Over its width, which the sum below computes in float64; also at the width of the switch."""
+    softness, kmin = 1000.0, 75e3
+    queue = np.linspace(kmin - 8e3, kmin + width + 8e3, 17).astype(np.float32)
+    ecn = Ecn(*(jnp.full(queue.size, x, jnp.float32) for x in (kmin, kmin + width, 1.0)))
+    corners = kmin + width * (np.arange(4000) + 0.5) / 4000
+    right = (1.0 / (1.0 + np.exp((corners - queue[:, None].astype(np.float64)) / softness))).mean(1)
+    # Float32 loses digits in the difference of two soft corners a hundredth of their width apart.
+    np.testing.assert_allclose(mark_probability(f32(queue), ecn, softness), right, atol=1e-4)
 
 
 def test_thresholds_scale_with_the_rate():
@@ -73,16 +105,22 @@ def test_thresholds_scale_with_the_rate():
     np.testing.assert_allclose(ecn.kmin, np.where(fast, 20e3, 5e3))
     np.testing.assert_allclose(ecn.kmax, np.where(fast, 800e3, 200e3))
     np.testing.assert_allclose(ecn.pmax, 0.01)
+    step = scaled_ecn(net, 75, 75, 1.0)
+    np.testing.assert_array_equal(step.kmin, step.kmax)
+    np.testing.assert_allclose(step.kmax, np.where(fast, 300e3, 75e3))
 
 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ((200, 200, 0.1), r"kmin, kmax = \(200, 200\) is not allowed: expected 0 <= kmin < kmax"),
-        ((-1, 200, 0.1), r"kmin, kmax = \(-1, 200\) is not allowed"),
-        ((5, float("nan"), 0.1), r"kmin, kmax = \(5, nan\) is not allowed"),
-        ((5, 200, 0.0), r"pmax = 0.0 is not allowed: expected a probability in \(0, 1\]"),
-        ((5, 200, 1.1), r"pmax = 1.1 is not allowed"),
+        ((201, 200, 0.1), r"Kmin, Kmax = \(201.0, 200.0\) is not allowed: expected 0 <= Kmin <= K"),
+        ((0, 0, 0.1), r"Kmin, Kmax = \(0.0, 0.0\) is not allowed: expected .* Kmax > 0"),
+        ((-1, 200, 0.1), r"Kmin, Kmax = \(-1, 200\) is not allowed"),
+        ((5, float("nan"), 0.1), r"Kmin, Kmax = \(5, nan\) is not allowed"),
+        ((5, float("inf"), 0.1), r"Kmin, Kmax = \(5, inf\) is not allowed"),
+        ((5, 200, 0.0), r"Pmax = 0.0 is not allowed: expected a probability in \(0, 1\]"),
+        ((5, 200, 1.1), r"Pmax = 1.1 is not allowed"),
+        ((5, 200, 0.1, 0.0), r"base_gbps = 0.0 is not allowed"),
     ],
 )
 def test_bad_thresholds(setting, message):

@@ -104,6 +104,17 @@ def test_thresholds_count(incast, result):
     np.testing.assert_array_equal(scaled.queue_bytes, calm.queue_bytes)
 
 
+def test_a_step_marks_like_a_ramp_of_one_byte(incast, result):
+    """Kmin = Kmax, as DCTCP's own configuration has it."""
+    step, ramp, off = (
+        replay(incast, STAR, replace(COARSE, ecn=ecn))
+        for ecn in ((30.0, 30.0, 1.0), (30.0, 30.001, 1.0), (30.0, 1e6, 1e-3))
+    )
+    assert step.summary()["marks"] == pytest.approx(ramp.summary()["marks"], rel=0.01)
+    assert step.summary()["marks"] > 20 * off.summary()["marks"] > 0
+    np.testing.assert_allclose(step.queue_bytes, ramp.queue_bytes, atol=2e3)
+
+
 def test_a_flow_alone_takes_its_ideal_time():
     """Four flows that never meet; 4 µs of propagation, two store-and-forwards, the wire bytes."""
     lonely = flow_list([1, 2, 3, 4], [2, 3, 4, 1], 100_000, [0.0, 100.0, 200.0, 300.0])
@@ -187,6 +198,21 @@ def test_bytes_balance(crossing, change):
     assert (run.summary()["pauses"] > 0) == ("pfc" not in change)
 
 
+@pytest.mark.parametrize(("transport", "header"), [("hpcc:hpcc", 42), ("timely:hpcc", 8)])
+def test_bytes_balance_with_longer_headers(incast, transport, header):
+    """HPCC's packets carry 42 B of telemetry, TIMELY's a time stamp of 8 B."""
+    size = np.array([300_000, 299_001, 1, 300_000])
+    wire = (size + (48 + header) * np.array([300, 300, 1, 300])).sum()
+    settings = replace(COARSE, transport=transport, dt_us=1.0, slots=3)
+    for duration_ms in (0.1, 1.5):
+        run = replay(replace(incast, size=size), STAR, replace(settings, duration_ms=duration_ms))
+        assert run.bytes["offered"] == wire and run.bytes["dropped"] == 0
+        assert abs(run.bytes["error"]) <= 1e-6 * wire
+        ended = duration_ms == 1.5
+        assert (run.bytes["waiting"] + run.bytes["queued"] == 0) == ended
+        assert (run.bytes["delivered"] == pytest.approx(wire, rel=1e-6)) == ended
+
+
 def test_named_spine_is_used(crossing):
     run = replay(crossing, SPINE, replace(TIGHT, duration_ms=1.0))
     sent = dict(zip(SPINE.port_names, run.tx_bytes.sum(0), strict=True))
@@ -259,7 +285,7 @@ def test_ticks_divide_samples(dt_us, tick):
         ({"duration_ms": 1e8}, "duration_ms = 100000000.0 is not allowed: expected less than 2^31"),
         ({"slots": 0}, "slots = 0 is not allowed: expected an integer >= 1"),
         ({"buffer_mib": 0.0}, "buffer_mib = 0.0 is not allowed"),
-        ({"ecn": (50.0, 5.0, 0.1)}, "kmin, kmax = (50.0, 5.0) is not allowed"),
+        ({"ecn": (50.0, 5.0, 0.1)}, "ecn: Kmin, Kmax = (50.0, 5.0) is not allowed"),
         ({"transport": "dcqcn:hpcc-papr"}, "unknown DCQCN preset 'hpcc-papr': did you mean"),
     ],
 )

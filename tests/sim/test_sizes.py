@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecn_marl.sim.sizes import exact_add, make_table, size_class
+from ecn_marl.sim.sizes import exact_add, make_table, size_class, wire_bytes, wire_size
 
 UNIT = float(2**18)
 
@@ -53,6 +53,16 @@ def test_mice_end_at_100_kb_and_elephants_begin_above_1_mb():
     """The classes of PET (§4.2.2) and ACC: up to 100 KB, above 1 MB, and between."""
     payload = jnp.asarray([1.0, 100_000.0, 100_001.0, 1_000_000.0, 1_000_001.0, 1e9])
     np.testing.assert_array_equal(size_class(payload), [0, 0, 1, 1, 2, 2])
+
+
+@pytest.mark.parametrize("header", [48, 90, 56])
+def test_bytes_on_the_wire(header):
+    """Payload and a header per packet of 1000 B, to the byte up to a terabyte, both ways."""
+    payload = [1, 999, 1000, 1001, 2000, 10**6 - 1, 10**6, 10**12 - 1, 10**12]
+    right = [n + header * -(-n // 1000) for n in payload]
+    np.testing.assert_array_equal(wire_size(np.array(payload), header), right)
+    small = jnp.asarray(payload[:7], jnp.float32)
+    np.testing.assert_array_equal(wire_bytes(small, float(header)), right[:7])
 
 
 GOOD = ([0.0, 10.0, 20.0], [0.0, 0.5, 1.0])

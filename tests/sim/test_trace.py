@@ -7,8 +7,9 @@ import gzip
 import numpy as np
 import pytest
 
+from ecn_marl.sim.flow_checks import MAX_TOTAL
 from ecn_marl.sim.topology import leaf_spine, star
-from ecn_marl.sim.trace import MAX_TOTAL, read_flows
+from ecn_marl.sim.trace import read_flows
 
 HEADER = "flow_id,src,dst,size_B,start_ns"
 GOOD = f"{HEADER}\n7,1,0,1000,0\n3,2,0,2000,1500.5\n"
@@ -73,8 +74,8 @@ BAD_LINES = [
     ("1,1,0,10.5,0", "size_B = '10.5' is not allowed: expected an integer from 1 to"),
     ("1,1,0,,0", "size_B = '' is not allowed: expected an integer from 1 to"),
     ("1,1,0,2000000000000,0", "size_B = 2000000000000 is not allowed: expected an integer"),
-    ("1,1,0,1000,-1", "start_ns = '-1' is not allowed: expected a time >= 0 in ns"),
-    ("1,1,0,1000,nan", "start_ns = 'nan' is not allowed: expected a time >= 0 in ns"),
+    ("1,1,0,1000,-1", "start_ns = -1.0 is not allowed: expected a time >= 0 in ns"),
+    ("1,1,0,1000,nan", "start_ns = nan is not allowed: expected a time >= 0 in ns"),
     ("1,1,0,1000,soon", "start_ns = 'soon' is not allowed: expected a time >= 0 in ns"),
     ("x,1,0,1000,0", "flow_id = 'x' is not allowed: expected an integer from 0"),
     ("7,1,0,1000,0", "flow_id = 7 is not allowed: expected an identifier of its own (line 2 has"),

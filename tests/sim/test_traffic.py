@@ -343,7 +343,10 @@ def test_more_senders_than_hosts_take_turns():
 # --- what is not taken is offered again -----------------------------------------------------------
 
 LIST = columns(
-    1000 + np.arange(60), np.cumsum(np.arange(60) * 397 % 2000) + 0.25, src=np.arange(60) % 4
+    1000 + np.arange(60),
+    np.cumsum(np.arange(60) * 397 % 2000) + 0.25,
+    src=np.arange(60) % 4,
+    dst=(np.arange(60) + 1) % 4,
 )
 SOURCES = {
     "poisson": (Poisson(width=4), PoissonParams(np.float32(0.4), LINEAR), 30.0),

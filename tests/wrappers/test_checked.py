@@ -13,6 +13,8 @@ from toy import ToyEnv, ToyParams
 
 import ecn_marl
 from ecn_marl._checks import check_numbers
+from ecn_marl.baselines.evaluation.episodes import evaluate
+from ecn_marl.baselines.static import Static
 from ecn_marl.envs.rate.actions import ContinuousFactor
 from ecn_marl.errors import InvalidValue
 from ecn_marl.wrappers import Checked
@@ -124,6 +126,34 @@ def test_checked_mode_refuses_actions_and_thresholds():
     ecn = core.static_ecn("secn1", params)
     with pytest.raises(InvalidValue, match=r"ecn.kmax\[0\] = inf"):
         env.step_ecn(jax.random.key(0), state, replace(ecn, kmax=ecn.kmax * np.inf), params)
+
+
+def with_loads(params, loads):
+    """Parameters whose first source has these loads."""
+    first, *others = params.sim.traffic
+    traffic = (replace(first, load=jnp.asarray(loads, jnp.float32)), *others)
+    return replace(params, sim=replace(params.sim, traffic=traffic))
+
+
+def test_nan_in_a_batch_of_loads_is_refused_wherever_parameters_enter():
+    core = tiny()
+    params = core.default_params
+    wrong = with_loads(params, [0.3, np.nan])
+    axes = jax.tree.map(lambda _: None, params)
+    axes = replace(axes, sim=replace(axes.sim, traffic=(replace(axes.sim.traffic[0], load=0),)))
+    keys = jax.random.split(jax.random.key(0), 2)
+    for env in (core, Checked(core)):
+        with pytest.raises(InvalidValue, match=r"params.sim.traffic\[0\].load\[1\] = nan .* > 0"):
+            jax.vmap(env.reset, (0, axes))(keys, wrong)
+    one = with_loads(params, np.nan)
+    for enter in (
+        lambda: core.reset(keys[0], one),
+        lambda: core.sim.init(keys[0], one.sim),
+        lambda: jax.jit(lambda key: core.reset(key, one))(keys[0]),
+        lambda: evaluate(core, one, Static(core, params, "secn1"), name="x", episodes=1),
+    ):
+        with pytest.raises(InvalidValue, match=r"params.*traffic\[0\].load = nan"):
+            enter()
 
 
 def test_nothing_is_checked_while_a_function_is_traced():

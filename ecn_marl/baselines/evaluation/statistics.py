@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
+from ecn_marl._checks import check_seed
 from ecn_marl._errors import bad_value
 
 RESAMPLES = 2000
@@ -65,6 +66,7 @@ def resampled(
         seed: seed of the draws.
         resamples: number of resamples.
     """
+    check_seed(seed)
     n, scenarios = scores.shape
     rows = np.random.default_rng(seed).integers(0, n, size=(resamples, n, scenarios))
     return scores[rows, np.arange(scenarios)]
@@ -157,6 +159,10 @@ class Draws:
     n_episodes: int
     resamples: int = RESAMPLES
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the seed."""
+        check_seed(self.seed)
 
     @cached_property
     def episodes(self) -> Float[np.ndarray, "resamples episodes"]:

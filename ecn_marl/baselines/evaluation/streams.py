@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, UInt
 
+from ecn_marl._checks import check_seed
 from ecn_marl._errors import bad_value, unknown_name
 
 TUNING_ROOT = (0x54554E45, 0x00000001)
@@ -74,8 +75,7 @@ def stream_keys(root: jax.Array, seed: int, episodes: int) -> jax.Array:
     Raises:
         ValueError: a seed outside of 0 to 2^32 - 1, or `episodes` below 1.
     """
-    if not 0 <= seed < 2**32:
-        raise bad_value("seed", seed, "an integer from 0 to 2^32 - 1")
+    check_seed(seed)
     if episodes < 1:
         raise bad_value("episodes", episodes, "an integer >= 1")
     seed_key = jax.random.fold_in(root, np.uint32(seed))

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from ecn_marl._checks import check_seed
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.exporting.distil import check_depth, grow
 from ecn_marl.baselines.exporting.quantise import Layers, dense_arrays, quantise
@@ -93,6 +94,7 @@ def record(trainer: Any, act: Callable[..., Any], actor: PyTree, seed: int) -> n
         actor: its parameters.
         seed: seed of the episodes and of which rows are kept.
     """
+    check_seed(seed)
     recorded = []
     for i, (env, params) in enumerate(zip(trainer.envs, trainer.default_params, strict=True)):
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), i), ENVS)

@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ecn_marl import lanes
+from ecn_marl._checks import check_numbers, check_seed
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.evaluation.scoring import Score
 from ecn_marl.baselines.evaluation.streams import training_key
@@ -225,7 +226,8 @@ def train(
         Final state and metrics, those before a resumed run stopped among them.
 
     Raises:
-        ValueError: `steps` or `seeds` below 1, or nothing to resume.
+        ValueError: `steps` or `seeds` below 1, a seed or a parameter out of its range, or nothing to
+            resume.
         TrainingDiverged: a metric or the state is NaN or infinite; the state is saved in
             `diverged/` if `out` is given.
         TrainingInterrupted: Ctrl-C or SIGTERM came, and the state is saved if `out` is given.
@@ -233,6 +235,8 @@ def train(
     for name, value in (("steps", steps), ("seeds", seeds)):
         if value < 1:
             raise bad_value(name, value, "an integer >= 1")
+    seed = check_seed(seed, count=seeds)
+    check_numbers(params)
     per_call = int(algorithm.config.steps_per_update) * updates_per_call
     with ExitStack() as stack:
         loop = _Loop(algorithm, params, seed, seeds, updates_per_call, mesh)

@@ -28,7 +28,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from ecn_marl._checks import NOT_NEGATIVE, POSITIVE, Whole
+from ecn_marl._checks import NOT_NEGATIVE, POSITIVE, Whole, check_numbers
 from ecn_marl._types import Leaf
 from ecn_marl.envs.actions import parse_ecn
 from ecn_marl.envs.rate.actions import Factor
@@ -213,7 +213,11 @@ class RateEnv:
 
         Returns:
             Observations `[F, obs_dim]`, all 0, and the state.
+
+        Raises:
+            InvalidValue: a parameter out of its range, unless the function is being compiled.
         """
+        check_numbers(params)
         n = self.num_agents
         zero = jnp.zeros((n,), jnp.float32)
         state = RateState(

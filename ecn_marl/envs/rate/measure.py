@@ -36,6 +36,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from ecn_marl import lanes
+from ecn_marl._checks import Whole, check_seed, check_value
 from ecn_marl._errors import bad_value
 from ecn_marl.envs.rate.env import RateEnv, RateState, thresholds
 from ecn_marl.envs.rate.scenarios import RateScenario
@@ -198,14 +199,15 @@ def measure(
         progress: called with the share that is done.
 
     Raises:
-        ValueError: `seeds` below 1, or an episode longer than endless flows last.
+        ValueError: `seeds` below 1, a seed outside of 0 to 2^32 - 1, or an episode longer than
+            endless flows last.
 
     Returns:
         The metrics above, `[seeds]` each; in long-short those of the long flow
         instead of `fairness`.
     """
-    if seeds < 1:
-        raise bad_value("seeds", seeds, "an integer >= 1")
+    check_value("seeds", seeds, Whole(low=1))
+    check_seed(seed, count=seeds)
     sim, long_short = subject.sim, spec.kind == "long-short"
     steps = max(round((row_us or (20.0 if long_short else 200.0)) / sim.interval_us), 1)
     begin = spec.interrupt_us if long_short else spec.warm_up_us

@@ -19,7 +19,8 @@ from gymnasium.error import ResetNeeded
 from jaxtyping import PyTree
 from pettingzoo import ParallelEnv
 
-from ecn_marl._checks import check_numbers
+from ecn_marl._checks import STREAM_SEED, check_numbers, check_value
+from ecn_marl._copies import OwnCopies
 from ecn_marl._errors import bad_value
 from ecn_marl._fork import check_process
 from ecn_marl._programs import Programs
@@ -72,7 +73,7 @@ PROGRAMS = Programs(_compile)
 """Compiled functions of all faces."""
 
 
-class RateParallelEnv(ParallelEnv):
+class RateParallelEnv(OwnCopies, ParallelEnv):
     """A `ParallelEnv` whose agents are flows: `flow_0`, `flow_1` and so on.
 
     `reset(seed=s)` starts a stream of episodes; resets without a seed continue it. An environment
@@ -145,14 +146,13 @@ class RateParallelEnv(ParallelEnv):
             Observations (zeros) and infos (`acts`, False) of all agents.
 
         Raises:
-            ValueError: a negative seed, or parameters out of their ranges.
+            ValueError: a seed that is no integer >= 0, or parameters out of their ranges.
             ForkedProcess: this process was forked from one that has used JAX.
         """
         import jax
 
         check_process()
-        if seed is not None and seed < 0:
-            raise bad_value("seed", seed, "an integer >= 0, or None")
+        check_value("seed", seed, STREAM_SEED)
         if seed is not None or self._stream is None:
             self._stream = np.random.default_rng(seed)
         words = self._stream.integers(2**32, size=2, dtype=np.uint32)

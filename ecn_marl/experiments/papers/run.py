@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ecn_marl._checks import check_seed
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._lock import LOCK, locked
 from ecn_marl.baselines.search import Effort, thin_grid
@@ -76,6 +77,7 @@ class SuitePlan:
         for name in ("seeds", "episodes", "eval_episodes"):
             if getattr(self, name) < 1:
                 raise bad_value(name, getattr(self, name), "an integer >= 1")
+        check_seed(self.eval_seed, "eval_seed")
         row_names = [row.name for row in self.suite.rows]
         families = dict.fromkeys(name.partition(":")[0] for name in row_names)
         for name in self.only:

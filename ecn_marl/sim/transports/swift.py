@@ -108,7 +108,7 @@ class Swift:
         """Constants of the preset, overrides applied."""
         constants: SwiftParams = with_overrides("SWIFT", PRESETS, self.name, dict(self.overrides))
         if not constants.fs_min < constants.fs_max:
-            raise bad_value("fs_min", constants.fs_min, f"less than fs_max = {constants.fs_max!r}")
+            raise bad_value("fs_min", constants.fs_min, f"less than fs_max = {constants.fs_max:g}")
         return constants
 
     def init(

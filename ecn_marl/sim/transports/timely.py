@@ -134,7 +134,7 @@ class Timely:
         """Constants of the preset, overrides applied."""
         constants: TimelyParams = with_overrides("TIMELY", PRESETS, self.name, dict(self.overrides))
         if not constants.t_low < constants.t_high:
-            raise bad_value("t_low", constants.t_low, f"less than t_high = {constants.t_high!r}")
+            raise bad_value("t_low", constants.t_low, f"less than t_high = {constants.t_high:g}")
         return constants
 
     def init(

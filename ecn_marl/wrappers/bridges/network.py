@@ -9,10 +9,12 @@ import gymnasium
 import numpy as np
 from gymnasium.vector.utils import batch_space
 
+from ecn_marl._checks import STREAM_SEED, check_value
+from ecn_marl._copies import OwnCopies
 from ecn_marl.envs.parallel import EcnParallelEnv, parallel_env
 
 
-class NetworkEnv(gymnasium.Env):
+class NetworkEnv(OwnCopies, gymnasium.Env):
     """A central controller's view: observations `[A, obs_dim]`, actions `[A, ...]`.
 
     The reward is the mean over agents. Infos have an array `[A]` for every entry of the PettingZoo
@@ -36,7 +38,8 @@ class NetworkEnv(gymnasium.Env):
         self, *, seed: int | None = None, options: Mapping[str, object] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Start an episode; see `EcnParallelEnv.reset`."""
-        super().reset(seed=seed)
+        check_value("seed", seed, STREAM_SEED)  # before gymnasium, whose error is its own
+        super().reset(seed=None if seed is None else int(seed))
         obs, _ = self.face.reset(seed, options)
         return np.stack(list(obs.values())), {}
 

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
 
+from ecn_marl._copies import OwnCopies
 from ecn_marl.wrappers.bridges.vector_agents import AgentVectorEnv, vector_env
 
 
-class EcnSB3VecEnv(VecEnv):
+class EcnSB3VecEnv(OwnCopies, VecEnv):
     """`AgentVectorEnv` for SB3: it resets within the step that ends an episode.
 
     At an episode's last step `infos[i]` has only `terminal_observation` and `TimeLimit.truncated`,

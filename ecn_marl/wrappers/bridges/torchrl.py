@@ -16,6 +16,7 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 from torchrl.envs import EnvBase
 
+from ecn_marl._checks import STREAM_SEED, check_value
 from ecn_marl._errors import bad_value
 from ecn_marl.envs.ecn import EcnEnv, EnvState
 from ecn_marl.envs.parallel import EcnParallelEnv
@@ -101,8 +102,9 @@ class EcnTorchRL(EnvBase):
 
     def _set_seed(self, seed: int | None) -> None:
         """Network i starts the stream of episodes of seed + i."""
+        check_value("seed", seed, STREAM_SEED)
         self._streams = [
-            np.random.default_rng(None if seed is None else seed + i)
+            np.random.default_rng(None if seed is None else int(seed) + i)
             for i in range(self.num_networks)
         ]
 

@@ -16,7 +16,8 @@ from gymnasium.vector.utils import batch_space
 from jaxtyping import PyTree
 from numpy.typing import ArrayLike
 
-from ecn_marl._checks import Whole, check_numbers, check_value
+from ecn_marl._checks import STREAM_SEED, Whole, check_numbers, check_value
+from ecn_marl._copies import OwnCopies
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._fork import check_process
 from ecn_marl._memory import check_memory
@@ -26,7 +27,7 @@ from ecn_marl.errors import InvalidInput
 from ecn_marl.wrappers.batch import compiled
 
 
-class EcnVectorEnv(VectorEnv):
+class EcnVectorEnv(OwnCopies, VectorEnv):
     """A batch of networks; each is a sub-environment whose agents act as one.
 
     Observations are `[num_envs, A, obs_dim]`, actions `[num_envs, A, ...]`, rewards the mean over a
@@ -122,8 +123,8 @@ class EcnVectorEnv(VectorEnv):
             Observations and an empty dict.
 
         Raises:
-            ValueError: negative seeds, a wrong number of them, a mask that does not fit, or
-                parameters out of their ranges.
+            ValueError: seeds that are no integers >= 0, a wrong number of them, a mask that does
+                not fit, or parameters out of their ranges.
             ResetNeeded: a mask at the very first reset.
             ForkedProcess: this process was forked from one that has used JAX.
         """
@@ -207,14 +208,15 @@ class EcnVectorEnv(VectorEnv):
     def _seed(self, seed: int | np.integer | Sequence[int | None] | None, mask: np.ndarray) -> None:
         """New streams of episodes for the seeded networks, and for those without a stream."""
         n = self.num_networks
-        if seed is None:
-            seeds: list[int | None] = [None] * n
-        elif isinstance(seed, int | np.integer):
-            seeds = [int(seed) + i for i in range(n)]
+        allowed = f"an integer >= 0, {n} of them or None"
+        if not isinstance(seed, Sequence | np.ndarray) or isinstance(seed, str):
+            if not STREAM_SEED.fits(seed):
+                raise bad_value("seed", seed, allowed)
+            seeds = [None if seed is None else int(seed) + i for i in range(n)]
         else:
             seeds = list(seed)
-        if len(seeds) != n or any(s is not None and s < 0 for s in seeds):
-            raise bad_value("seed", seed, f"an integer >= 0, {n} of them or None")
+        if len(seeds) != n or not all(map(STREAM_SEED.fits, seeds)):
+            raise bad_value("seed", seed, allowed)
         if not self._streams:
             self._streams = [np.random.default_rng(s) for s in seeds]
         for i in np.flatnonzero(mask):

@@ -6,6 +6,8 @@ resets and batches its infos.
 
 from __future__ import annotations
 
+import copy
+
 import gymnasium
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from gymnasium.wrappers.vector import NormalizeObservation, RecordEpisodeStatist
 from tiny import AGENTS, HORIZON, tiny
 
 from ecn_marl.envs.parallel import EcnParallelEnv
+from ecn_marl.errors import InvalidValue
 from ecn_marl.wrappers import AgentVectorEnv, EcnVectorEnv, vector_env
 
 LENGTHS = (2, HORIZON)
@@ -160,9 +163,26 @@ def test_seeds_fix_everything(env):
     other = rollout(env, [7, 9])
     np.testing.assert_array_equal(first[-1][4]["tx_bytes"][0], other[-1][4]["tx_bytes"][0])
     assert any((a[0][1] != b[0][1]).any() for a, b in zip(first, other, strict=True))
-    for wrong in (-1, [1], [1, -2]):
-        with pytest.raises(ValueError, match="seed"):
+    for wrong in (-1, [1], [1, -2], True, [True, 2]):
+        with pytest.raises(InvalidValue, match="seed"):
             env.reset(seed=wrong)
+
+
+@pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("kind", [EcnVectorEnv, AgentVectorEnv])
+def test_copies_continue_alike(kind, clone):
+    """Through several episodes: they share neither states nor streams of episodes."""
+    env = kind(CORE, 2, autoreset_mode="SameStep", max_steps=LENGTHS)
+    env.reset(seed=3)
+    env.action_space.seed(3)
+    actions = [env.action_space.sample() for _ in range(7)]
+    env.step(actions[0])
+    twin = clone(env)
+    expected = [env.step(action)[:2] for action in actions]
+    for action, (obs, reward) in zip(actions, expected, strict=True):
+        twin_obs, twin_reward, *_ = twin.step(action)
+        np.testing.assert_array_equal(obs, twin_obs)
+        np.testing.assert_array_equal(reward, twin_reward)
 
 
 def test_agents_apart_are_the_same_networks():
