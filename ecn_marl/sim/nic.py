@@ -94,10 +94,12 @@ def send(
     finished = active & (flows.rest_high == 0) & (flows.rest_low - give < LAST_BYTE)
     give = jnp.where(finished, flows.rest_low, give)
     rest = flows.rest_low - give
-    # Exactly the bytes that float32 took off the rest: no byte is lost to rounding.
-    give = jnp.where(active, flows.rest_low - rest, 0.0)
     # While whole chunks are left, `rest_low` holds one at least and does not limit a substep.
     borrow = (flows.rest_high > 0) & (rest < CHUNK)
+    lent = jnp.where(borrow, CHUNK, 0.0)
+    rest = rest + lent
+    # Exactly the bytes that float32 took off the rest: no byte is lost to rounding.
+    give = jnp.where(active, flows.rest_low - (rest - lent), 0.0)
     # A flow without a share would get 0 / 0.
     pace = jnp.maximum(jnp.minimum(rate, share), 1e-6)
     finished_at = jnp.minimum(begin + flows.rest_low / pace, dt)
@@ -107,7 +109,7 @@ def send(
         flows = replace(flows, pace=rate, spaced=jnp.where(give > 0, spacing, flows.spaced))
     flows = replace(
         flows,
-        rest_low=jnp.where(borrow, rest + CHUNK, rest),
+        rest_low=rest,
         rest_high=flows.rest_high - borrow,
     )
     return Sent(flows, give, finished, finished_at, level)

@@ -238,3 +238,67 @@ def size_class(payload: Float[Array, "*n"]) -> Int[Array, "*n"]:
     """0 for mice, 1 for medium flows, 2 for elephants, by `SIZE_CLASSES`."""
     large = (payload > SIZE_CLASSES[0]).astype(jnp.int32)
     return large + (payload > SIZE_CLASSES[1]).astype(jnp.int32)
+
+
+_BITS = 18
+"""`CHUNK` is 2^18 bytes."""
+
+
+def wire_chunks(payload: Float[Array, "*m"]) -> tuple[Int[Array, "*m"], Float[Array, "*m"]]:
+    """Wire bytes of payloads, exact at any size: whole units of `CHUNK` and the rest, `[*M]` each.
+
+    A chunk stays in the rest if there is one: NICs send from it, and it would limit their rates.
+    """
+    high = jnp.floor(payload / CHUNK)
+    return add_headers(high.astype(jnp.int32), payload - high * CHUNK, HEADER, PAYLOAD)
+
+
+def add_headers(
+    high: Int[Array, "*m"],
+    low: Float[Array, "*m"],
+    header: float,
+    packet: float = PAYLOAD + HEADER,
+) -> tuple[Int[Array, "*m"], Float[Array, "*m"]]:
+    """Bytes with a header more per packet, exact at any size: chunks and a rest as in `wire_chunks`.
+
+    Integers of 32 bits throughout, since float32 has whole numbers up to 16.8 MB only.
+
+    Args:
+        high: bytes without these headers, whole units of `CHUNK`.
+        low: the rest of them.
+        header: bytes of a header, a whole number up to 1000.
+        packet: bytes of a full packet without it, a whole number.
+    """
+    size, more = int(packet), int(header)
+    per_chunk, beyond = divmod(int(CHUNK), size)
+    # Packets beyond `per_chunk` of every chunk; divided in two steps, so that nothing overflows.
+    whole, part = high // size, high % size
+    last = (beyond * part + jnp.ceil(low).astype(jnp.int32) + (size - 1)) // size
+    for count, bytes_each in ((high, per_chunk * more), (beyond * whole + last, more)):
+        chunks, rest = _times(count, bytes_each)
+        high, low = exact_add(high + chunks, low, rest.astype(low.dtype), CHUNK)
+    kept = jnp.minimum(high, 1)
+    return high - kept, low + kept.astype(low.dtype) * CHUNK
+
+
+def _times(count: Int[Array, "*m"], factor: int) -> tuple[Int[Array, "*m"], Int[Array, "*m"]]:
+    """`count * factor` in chunks and a rest below two chunks, for factors below 2^18."""
+    top, low = count >> _BITS, count & (2**_BITS - 1)
+    # Two halves of nine bits each, so that no product has more than 31.
+    half, mask = _BITS // 2, 2 ** (_BITS // 2) - 1
+    upper, lower = (low >> half) * factor, (low & mask) * factor
+    chunks = top * factor + (upper >> half) + (lower >> _BITS)
+    return chunks, ((upper & mask) << half) + (lower & (2**_BITS - 1))
+
+
+def sum_exactly(
+    counter: tuple[Int[Array, ""], Float[Array, ""]], amounts: Float[Array, " m"]
+) -> tuple[Int[Array, ""], Float[Array, ""]]:
+    """Add up to 2^20 amounts below 2^20 bytes to a counter in chunks; no whole byte is rounded."""
+    floor = jnp.floor(amounts)
+    whole, (high, low) = floor.astype(jnp.int32), counter
+    half, mask = _BITS // 2, 2 ** (_BITS // 2) - 1
+    upper, lower = (x.sum().astype(high.dtype) for x in (whole >> half, whole & mask))
+    rest = (lower & (2**_BITS - 1)).astype(low.dtype) + (amounts - floor).sum()
+    high, low = exact_add(high + (upper >> half) + (lower >> _BITS), low, rest, CHUNK)
+    return exact_add(high, low, ((upper & mask) << half).astype(low.dtype), CHUNK)

@@ -149,7 +149,9 @@ def test_verdicts(paper, low, high, relative, want):
     assert measures.verdict(paper, Measured((low + high) / 2, low, high), relative) == want
 
 
-@pytest.mark.parametrize(("paper", "unit"), [(-5.0, True), (-50.0, True), (5.0, True), (-4.0, False)])
+@pytest.mark.parametrize(
+    ("paper", "unit"), [(-5.0, True), (-50.0, True), (5.0, True), (-4.0, False)]
+)
 @pytest.mark.parametrize("seeds", [None, 1, 2, 3, 5])
 def test_learners_of_less_than_three_seeds_have_no_verdict(paper, unit, seeds):
     plain = measures.verdict(paper, Measured(-4.0, -6.0, -2.0), unit)
