@@ -259,7 +259,7 @@ def add_headers(
     header: float,
     packet: float = PAYLOAD + HEADER,
 ) -> tuple[Int[Array, "*m"], Float[Array, "*m"]]:
-    """Bytes with a header more per packet, exact at any size: chunks and a rest as in `wire_chunks`.
+    """Bytes with a header more per packet, exact at any size; chunks and rest as of `wire_chunks`.
 
     Integers of 32 bits throughout, since float32 has whole numbers up to 16.8 MB only.
 
