@@ -109,12 +109,12 @@ def test_random_play_has_a_key_of_its_own(monkeypatch):
 
     class Env(Toy):
         def reset(self, key, params):
-            jax.debug.callback(lambda x: used.append(tuple(x)), jax.random.key_data(key))
+            jax.debug.callback(lambda x: used.append(tuple(np.array(x).tolist())), jax.random.key_data(key))
             return super().reset(key, params)
 
     def play(env, key, params, carry, steps):
-        used.append(tuple(np.array(jax.random.key_data(key))))
-        return carry, None, None
+        used.append(tuple(np.array(jax.random.key_data(key)).tolist()))
+        return carry, jnp.zeros(2), jnp.ones(2)
 
     monkeypatch.setattr(environments, "run_randomly", play)
     start_measured(AutoReset(Env()), jax.random.key(3), jax.random.key(4), PARAMS, 6, 8)
