@@ -1,13 +1,13 @@
 """Checkpoints of the whole training state (orbax), beside the configuration that made it.
 
-A checkpoint is written to a folder of another name, which is renamed when it is complete. So a
-process may be killed at any moment: every folder whose name is a number can be restored. The latest
-checkpoints are kept, and the one with the best score; of learners that are trained together, the
-best one of each.
+A checkpoint is written to a folder of another name, which is renamed when it is complete, digests
+included. So a process may be killed at any moment: every folder whose name is a number can be
+restored. The latest checkpoints are kept, and the one with the best score; of learners that are
+trained together, the best one of each.
 
 A checkpoint has the SHA-256 of its files (`sha256.json`). Orbax restores a file with a flipped bit
-as other weights, silently. Here that is an error, which names the last good checkpoint. Old
-checkpoints without digests are restored without this check.
+as other weights, silently. Here that is an error, which names the last good checkpoint. A folder
+without digests is no checkpoint, and an error as well.
 
 Saving is synchronous. Orbax's asynchronous manager makes the folder of a checkpoint in the
 background. If that fails (the run's folder was moved, say), its writing threads wait for twenty
@@ -47,6 +47,7 @@ BEST = "best.json"
 DIGESTS = "sha256.json"
 DIVERGED = "diverged"
 DELETED = ".dead"
+PARTIAL = ".partial"
 WHICH = ("latest", "best")
 
 RUN: Mapping[str, type] = {"algorithm": str, "settings": dict, "steps": int, "seed": int}
@@ -124,11 +125,13 @@ class Checkpoints:
 
     def _write(self, path: Path, state: PyTree) -> None:
         args = ocp.args.StandardSave(_stored(state))
+        partial = path.with_name(path.name + PARTIAL)
         try:
-            self._writer.save(path, args=args, force=True)
+            self._writer.save(partial, args=args, force=True)
             if jax.process_index() == 0:
-                # Last: without digests a whole checkpoint is still restored, only unchecked.
-                write_json(path / DIGESTS, _digests(path))
+                write_json(partial / DIGESTS, _digests(partial))
+                _delete(path)
+                partial.rename(path)
         except (ValueError, RuntimeError, OSError) as error:  # tensorstore raises no OSError
             self.clean()  # frees the space of a partial checkpoint on a full disk
             if isinstance(error, OSError) and error.filename is not None:
@@ -136,15 +139,13 @@ class Checkpoints:
             raise OSError(f"checkpoint {path} cannot be written: {_reason(error)}") from error
 
     def _prune(self) -> None:
-        """Delete old checkpoints; renamed first, as a partly deleted one could look complete."""
+        """Delete old checkpoints."""
         if jax.process_index() != 0:
             return
         best = {record.step for record in self._best}
         for step in self.steps[: -self.keep]:
             if step not in best:
-                os.replace(self.folder / str(step), self.folder / f"{step}{DELETED}")
-        for path in self.folder.glob(f"*{DELETED}"):
-            shutil.rmtree(path, ignore_errors=True)
+                _delete(self.folder / str(step))
 
     @property
     def steps(self) -> list[int]:
@@ -198,7 +199,7 @@ class Checkpoints:
 
         Raises:
             ValueError: there is no checkpoint, or it is not of this structure.
-            DamagedCheckpoint: its files have changed since they were saved.
+            DamagedCheckpoint: its files have changed since they were saved, or have no digests.
         """
         step = self.find() if step is None else step
         path = self.folder / str(step)
@@ -220,13 +221,11 @@ class Checkpoints:
         leaves = [restored[name] for name, _ in _named(like)]
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
-    def _unreadable(self, step: int, error: Exception) -> InvalidValue | DamagedCheckpoint:
-        """The error for a checkpoint that orbax does not restore."""
+    def _unreadable(self, step: int, error: Exception) -> InvalidValue:
+        """The error for a checkpoint that orbax does not restore, though its files are intact."""
         reason = " ".join(str(error).split(" [source locations")[0].split())[:300]
-        if (self.folder / str(step) / DIGESTS).is_file():  # the digests were checked before
-            allowed = f"one of the same algorithm, network and settings ({reason})"
-            return bad_value("checkpoint", str(self.folder / str(step)), allowed)
-        return self._damaged(step, f"it cannot be read, or is of another structure: {reason}")
+        allowed = f"one of the same algorithm, network and settings ({reason})"
+        return bad_value("checkpoint", str(self.folder / str(step)), allowed)
 
     def _damaged(self, step: int, flaw: str) -> DamagedCheckpoint:
         """The error for a damaged checkpoint; offers the last good one."""
@@ -240,6 +239,16 @@ class Checkpoints:
     def close(self) -> None:
         """Release the folder."""
         self._writer.close()
+
+
+def _delete(path: Path) -> None:
+    """Delete a checkpoint if it exists; renamed first, so that none is there in part."""
+    dead = path.with_name(path.name + DELETED)
+    if dead.exists():  # of a process that was killed
+        shutil.rmtree(dead)
+    if path.exists():
+        path.replace(dead)
+        shutil.rmtree(dead, ignore_errors=True)
 
 
 def _reason(error: Exception) -> str:
@@ -269,9 +278,10 @@ def _digests(path: Path) -> dict[str, str]:
 
 
 def _flaw(path: Path) -> str | None:
-    """What is wrong with the files of a checkpoint; None if nothing is, or there are no digests."""
+    """What is wrong with the files of a checkpoint; None if nothing is."""
     if not (path / DIGESTS).is_file():
-        return None if path.is_dir() else "there is no such folder"
+        without = f"it has no {DIGESTS}, so it is not known to be whole"
+        return without if path.is_dir() else "there is no such folder"
     try:
         expected, current = json.loads((path / DIGESTS).read_bytes()), _digests(path)
         missing = [name for name in expected if name not in current]

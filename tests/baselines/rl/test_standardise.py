@@ -109,7 +109,9 @@ def test_random_play_has_a_key_of_its_own(monkeypatch):
 
     class Env(Toy):
         def reset(self, key, params):
-            jax.debug.callback(lambda x: used.append(tuple(np.array(x).tolist())), jax.random.key_data(key))
+            jax.debug.callback(
+                lambda x: used.append(tuple(np.array(x).tolist())), jax.random.key_data(key)
+            )
             return super().reset(key, params)
 
     def play(env, key, params, carry, steps):
