@@ -150,7 +150,8 @@ def bench(
         bool,
         typer.Option(
             "--resume",
-            help="With papers: continue in a folder of another plan. Results that fit are used.",
+            help="With papers: continue in a folder of another plan. Results that fit are used. "
+            "(All other comparisons use what fits without it.)",
         ),
     ] = False,
     largest: Annotated[
@@ -193,7 +194,7 @@ def bench(
         resume=resume or None,
     )
     if scenarios == [RATES]:
-        others = [name for name in changed if name not in ("small", "largest", "resume")]
+        others = [name for name in changed if name not in ("small", "largest")]
         _refuse(changed, others, f"no such option with {RATES}")
         _bench_rates(algorithms, seeds, (small, largest), out, results, as_json)
         return

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.baselines.algorithms import check_agents
 from ecn_marl.baselines.exported import is_exported
 from ecn_marl.baselines.oracle import RULES
 from ecn_marl.baselines.search import Effort
@@ -88,6 +89,7 @@ class Plan:
                 raise bad_value("scenarios", self.scenarios, f"{own}, that of split {self.split}")
         for name in self.policies:
             if not (name in rc.learners() or is_rule(name) or is_exported(name)):
+                check_agents("algorithms", name)
                 raise unknown_name("policy", name, (*rc.learners(), *RULES, *_EXAMPLES))
             if name not in rc.learners():
                 learners(name)  # raises if the numbers of a setting are wrong
