@@ -21,7 +21,7 @@ from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.failures import links_up
 from ecn_marl.sim.schedules import ScheduleParams
-from ecn_marl.sim.sizes import add_headers, size_class, sum_exactly
+from ecn_marl.sim.sizes import add_headers, exact_add, size_class, sum_exactly
 from ecn_marl.sim.state import SimParams, SimState, Totals
 from ecn_marl.sim.traffic import Offer
 from ecn_marl.sim.transports import Mixed
@@ -152,5 +152,7 @@ def _counted(
         started=totals.started + taken.sum().astype(jnp.int32),
         begun=totals.begun + begun.sum(1).astype(jnp.int32),
         deferred=totals.deferred + deferred.sum().astype(jnp.int32),
-        deferred_us=totals.deferred_us - jnp.where(deferred, offer.start, 0.0).sum(),
+        deferred_us=exact_add(
+            *totals.deferred_us, -jnp.where(deferred, offer.start, 0.0).sum(), tickets.TIME_UNIT
+        ),
     )

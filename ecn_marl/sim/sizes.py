@@ -22,6 +22,10 @@ from ecn_marl.errors import InvalidValue
 CHUNK = float(2**18)
 """Bytes per unit of the high part of a byte count."""
 
+SLOWDOWN_UNIT = 16.0
+"""Unit of the high part of a sum of slowdowns or of their logarithms: float32 holds the rest, and
+so every slowdown that is added, to 1e-6."""
+
 PAYLOAD = 1000.0
 """Payload of a full data packet, bytes."""
 
@@ -227,11 +231,17 @@ def exact_add(
         high: whole units.
         low: rest, below `unit`.
         amount: what to add, >= 0.
-        unit: bytes per unit of `high`.
+        unit: size of a unit of `high`.
     """
     low = low + amount
     carry = jnp.floor(low / unit)
     return high + carry.astype(high.dtype), low - carry * unit
+
+
+def counter_value(counter: tuple[Leaf, Leaf], unit: float = CHUNK) -> Float[Array, "..."]:
+    """Value of a counter of whole units and a rest as a float, good to seven digits."""
+    high, low = (jnp.asarray(part) for part in counter)
+    return high.astype(low.dtype) * unit + low
 
 
 def size_class(payload: Float[Array, "*n"]) -> Int[Array, "*n"]:

@@ -190,6 +190,24 @@ def test_ratios_less_one_end_at_minus_100_percent():
     assert -100.0 <= estimate["low"] < -85.0 < estimate["high"]
 
 
+def test_a_window_of_a_long_episode_keeps_its_digits():
+    """Sums of slowdowns 10^9 and bytes 10^12 before; two windows with 3.25 and 5.5 more each."""
+    size_sums = jnp.array([[1e8], [1e8], [1e8]]) + jnp.zeros((3, 3))
+    rests = jnp.array([[0.5] * 3, [3.75] * 3, [9.25] * 3])
+    rows = {
+        "finished": jnp.array([[1.0] * 3, [2.0] * 3, [3.0] * 3]),
+        "slowdown": jnp.stack([size_sums, rests], axis=1),
+        "queue": jnp.zeros(3),
+        "utilisation": jnp.zeros(3),
+        "intervals": jnp.arange(1.0, 4.0),
+        "delivered": jnp.array([[4e6, 1.0], [4e6, 8.0], [4e6 + 1, 0.0]]),
+    }
+    windows = wd.in_windows(rows)
+    for size in ("short", "medium", "long"):
+        np.testing.assert_array_equal(windows[f"windows:{size}_slowdown"][1:], [3.25, 5.5])
+    np.testing.assert_array_equal(windows["windows:delivered"][1:], [7.0, 2**18 - 8.0])
+
+
 def test_unknown_figures_and_windows_are_named():
     x = slow("x", 1.0)
     with pytest.raises(ValueError, match="unknown figure 'all maen'"):

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ecn_marl.sim import Simulator, scaled_ecn, star
-from ecn_marl.sim.metrics import counter_bytes
+from ecn_marl.sim.metrics import counted, counter_bytes
 from ecn_marl.sim.schedules import Schedule, schedule
 from ecn_marl.sim.sizes import (
+    SLOWDOWN_UNIT,
     add_headers,
+    counter_value,
     exact_add,
     make_table,
     size_class,
@@ -58,6 +60,26 @@ def test_fractions_of_a_byte_add_up():
     """A million times 1/32 B more than 3 KB."""
     high, low = total_of(np.full(1_000_000, 3000 + 1 / 32))
     assert int(high) * 2**18 + float(low) == 1e6 * (3000 + 1 / 32)
+
+
+def test_slowdowns_of_two_million_flows_add_up():
+    """One after the other, against float64; a float32 sum of them is 2 % off."""
+    rng = np.random.default_rng(1)
+    slowdown = np.exp(rng.gamma(2.0, 0.5, 2_000_000)).astype(np.float32) * np.float32(20)
+
+    @jax.jit
+    def run(amounts):
+        def add(counter, amount):
+            exact, plain = counter
+            return (exact_add(*exact, amount, SLOWDOWN_UNIT), plain + amount), None
+
+        return jax.lax.scan(add, ((jnp.int32(0), jnp.float32(0)), jnp.float32(0)), amounts)[0]
+
+    counter, plain = run(slowdown)
+    right = slowdown.sum(dtype=np.float64)
+    assert counted(counter, SLOWDOWN_UNIT) == pytest.approx(right, rel=1e-8)
+    assert float(counter_value(counter, SLOWDOWN_UNIT)) == pytest.approx(right, rel=1e-7)
+    assert abs(float(plain) - right) > 1e-4 * right
 
 
 def test_mice_end_at_100_kb_and_elephants_begin_above_1_mb():
