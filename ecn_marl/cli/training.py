@@ -147,12 +147,12 @@ def train(
     eval_every: Annotated[
         int | None,
         typer.Option(
-            help="Updates between two scores, which decide on the best checkpoint. 0: no scores.",
+            help="Updates between two evaluations, which decide on the best checkpoint. 0: none.",
             show_default="a 20th of the run, at least 10",
         ),
     ] = None,
     eval_episodes: Annotated[
-        int | None, typer.Option(help="Number of episodes per score.", show_default="16")
+        int | None, typer.Option(help="Number of episodes per evaluation.", show_default="16")
     ] = None,
     save_updates: Annotated[
         int | None,
@@ -341,7 +341,7 @@ def _report(
             result["evaluation"] = wf.evaluate(arena, policies, episodes, job.seed, show)
         wf.write_evaluation(folder, result["evaluation"])
     show_results(result, as_json)  # before the plots: results appear even if a plot fails
-    with progress("score references", "%", 100.0, quiet=as_json) as show:
+    with progress("evaluate references", "%", 100.0, quiet=as_json) as show:
         cv.draw_learning_curve(folder, show)
     if arena is not None:
         wf.draw_queues(folder, arena, result["evaluation"])

@@ -47,8 +47,8 @@ class Job:
         settings: settings of the trainer.
         seed: first seed.
         seeds: number of seeds trained at once.
-        eval_every: updates between scores, see `train_run`.
-        eval_episodes: episodes per score.
+        eval_every: updates between evaluations, see `train_run`.
+        eval_episodes: episodes per evaluation.
         randomise: what is drawn for every training episode, see `wrappers.randomised`.
     """
 

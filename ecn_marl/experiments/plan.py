@@ -55,7 +55,7 @@ class Plan:
         options: options of `ecn_marl.make` for everything, e.g. `{"max_steps": 50}`.
         settings: settings of trainers that have them, over those of the recipes.
         effort: how much is searched for the reference policies.
-        eval_episodes: episodes that a checkpoint is scored on while training.
+        eval_episodes: episodes that a checkpoint is evaluated on while training.
     """
 
     scenarios: tuple[str, ...]
@@ -179,7 +179,7 @@ class Comparison(Protocol):
 
     @property
     def eval_episodes(self) -> int:
-        """Episodes that a checkpoint is scored on while training."""
+        """Episodes that a checkpoint is evaluated on while training."""
 
     def places(self) -> Sequence[Place]:
         """Where policies are scored."""

@@ -2,7 +2,7 @@
 
 A checkpoint is written to a folder of another name, which is renamed when it is complete, digests
 included. So a process may be killed at any moment: every folder whose name is a number can be
-restored. The latest checkpoints are kept, and the one with the best score; of learners that are
+restored. The latest checkpoints are kept, and the one with the best merit; of learners that are
 trained together, the best one of each.
 
 A checkpoint has the SHA-256 of its files (`sha256.json`). Orbax restores a file with a flipped bit
@@ -65,10 +65,10 @@ FILE_SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errn
 
 
 class Best(NamedTuple):
-    """The checkpoint with a learner's best score."""
+    """The checkpoint with a learner's best merit."""
 
     step: int
-    score: float
+    merit: float
 
 
 class Checkpoints:
@@ -87,32 +87,32 @@ class Checkpoints:
         self._writer = ocp.Checkpointer(ocp.StandardCheckpointHandler())
         self._best = _read_best(self.folder / BEST)
 
-    def save(self, step: int, state: PyTree, scores: Sequence[float] | None = None) -> None:
+    def save(self, step: int, state: PyTree, merits: Sequence[float] | None = None) -> None:
         """Save a pytree; typed PRNG keys included. Returns when it is on disk.
 
         Args:
             step: number of the checkpoint; one that exists is replaced.
             state: the pytree.
-            scores: score of each learner; of each, the checkpoint with its highest score is kept.
+            merits: merit of each learner; of each, the checkpoint with its highest merit is kept.
 
         Raises:
             OSError: it cannot be written; former checkpoints remain.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._write(self.folder / str(step), state)
-        if scores is not None:
-            self.note_scores(step, scores)
+        if merits is not None:
+            self.note_merits(step, merits)
         self._prune()
         if jax.process_count() > 1:
-            # No process goes on before the first one has noted scores and deleted old checkpoints.
+            # No process goes on before the first one has noted merits and deleted old checkpoints.
             multihost_utils.sync_global_devices(f"checkpoint {step}")
 
-    def note_scores(self, step: int, scores: Sequence[float]) -> None:
-        """Remember the scores of a saved checkpoint; of each learner the highest is kept."""
-        best = self._best or [Best(step, -math.inf) for _ in scores]
+    def note_merits(self, step: int, merits: Sequence[float]) -> None:
+        """Remember the merits of a saved checkpoint; of each learner the highest is kept."""
+        best = self._best or [Best(step, -math.inf) for _ in merits]
         self._best = [
-            Best(step, float(score)) if score > old.score else old
-            for old, score in zip(best, scores, strict=True)
+            Best(step, float(merit)) if merit > old.merit else old
+            for old, merit in zip(best, merits, strict=True)
         ]
         if self._best != best and jax.process_index() == 0:
             write_json(self.folder / BEST, [record._asdict() for record in self._best])
@@ -160,7 +160,7 @@ class Checkpoints:
         return max(self.steps, default=None)
 
     def best(self, learner: int = 0) -> Best | None:
-        """A learner's best checkpoint; None if none was scored or it was deleted."""
+        """A learner's best checkpoint; None if none was evaluated or it was deleted."""
         best = self._best[learner] if self._best else None
         return best if best is not None and best.step in self.steps else None
 
@@ -168,7 +168,7 @@ class Checkpoints:
         """Step of the latest or the best checkpoint.
 
         Args:
-            which: `latest`, or `best` (the latest if none was scored).
+            which: `latest`, or `best` (the latest if none was evaluated).
             learner: number of the learner, of those that are trained together.
 
         Raises:
@@ -294,17 +294,23 @@ def _flaw(path: Path) -> str | None:
 
 
 def _read_best(path: Path) -> list[Best]:
-    """The best checkpoint of each learner; empty if none was scored."""
+    """The best checkpoint of each learner; empty if none was evaluated."""
     if not path.is_file():
         return []
     try:
-        best = [Best(int(row["step"]), float(row["score"])) for row in _read_json(path, list)]
+        rows = _read_json(path, list)
+        best = [Best(int(row["step"]), float(row[_merit_in(row)])) for row in rows]
     except (TypeError, KeyError, ValueError, OverflowError):
         best = []
     if not best:
-        hint = "a list of steps and scores (delete it to go on without them)"
+        hint = "a list of steps and merits (delete it to go on without them)"
         raise DamagedFile(f"{path} is damaged: expected {hint}")
     return best
+
+
+def _merit_in(row: Mapping[str, object]) -> str:
+    """Name of the merit in a row; files of versions up to 0.2 call it `score`."""
+    return "score" if "score" in row else "merit"
 
 
 def _read_json(path: Path, kind: type) -> Any:
@@ -358,6 +364,8 @@ def read_config(run: str | Path, needed: Mapping[str, type] = RUN_OF_PORTS) -> d
         if not isinstance(config.get(name), kind) or isinstance(config[name], bool):
             expected = f"{name} of type {kind.__name__}, as `train` writes"
             raise DamagedFile(f"{path} is damaged: expected {expected}, found {config.get(name)!r}")
+    if "score_by" in config:  # of versions up to 0.2
+        config["best_by"] = config.pop("score_by")
     imports = config.get("imports", {})
     if not isinstance(imports, dict):
         raise DamagedFile(f"{path} is damaged: expected imports of type dict, found {imports!r}")

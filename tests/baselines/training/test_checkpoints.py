@@ -21,6 +21,7 @@ from ecn_marl.baselines.training.checkpoint import (
     Checkpoints,
     read_config,
     warn_of_versions,
+    write_json,
 )
 from ecn_marl.errors import DamagedCheckpoint, DamagedFile, VersionWarning
 
@@ -142,6 +143,16 @@ def test_a_kill_at_any_moment_of_a_save_leaves_whole_checkpoints(run, at, left):
     assert {path.name for path in checkpoints.folder.iterdir()} == {"1", "2"}
 
 
+def test_merits_of_old_versions_are_read(run):
+    """Up to 0.2 they were called scores."""
+    for name in ("score", "merit"):
+        write_json(run / "checkpoints" / BEST, [{"step": 1, name: 0.5}])
+        assert Checkpoints(run).best() == (1, 0.5)
+    write_json(run / CONFIG, {**GOOD, "score_by": "objective"})
+    config = read_config(run, RUN)
+    assert config["best_by"] == "objective" and "score_by" not in config
+
+
 def test_another_structure_is_not_reported_as_damage(run):
     with pytest.raises(ValueError, match=r"checkpoint = .*same algorithm, network") as error:
         Checkpoints(run).restore({"v": STATE["w"]})
@@ -149,7 +160,7 @@ def test_another_structure_is_not_reported_as_damage(run):
 
 
 @pytest.mark.parametrize("text", ["null", "{}", "[]", "[1]", '[{"step": 1}]', "[", '"x"', "\xff"])
-def test_scores_that_cannot_be_read_are_named(run, text):
+def test_merits_that_cannot_be_read_are_named(run, text):
     (run / "checkpoints" / BEST).write_bytes(text.encode("latin-1"))
     with pytest.raises(DamagedFile, match=BEST):
         Checkpoints(run)
