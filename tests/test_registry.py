@@ -168,6 +168,10 @@ def test_senders_by_name():
         parse_transport("mine")
     with pytest.raises(ValueError, match=r"transport half.*it lacks .*update"):
         TRANSPORTS.register("half", object())
+    for header in (1.5, -8.0, 4000.0):
+        sender = type("Long", (Reno,), {"header": header})()
+        with pytest.raises(ValueError, match=rf"header of transport long:.* = {header} .*1000"):
+            TRANSPORTS.register("long", sender)
 
 
 @pytest.mark.parametrize("scenario", [STAR, "incast-v0"])

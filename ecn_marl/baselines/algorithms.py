@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from ecn_marl._errors import unknown_name
+from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._registry import Registry
 from ecn_marl.baselines.c_acc import CentralACC
 from ecn_marl.baselines.ddqn import DDQN
@@ -15,9 +15,12 @@ from ecn_marl.baselines.mappo import MAPPO
 from ecn_marl.baselines.oracle import RULES
 from ecn_marl.baselines.training.trainer import Trainer, as_trainer
 
+RATE_LEARNERS = ("adpg", "ppo", "reinforce", "aurora", "dqn", "apg")
+"""Names of the learners whose agents are flows, see `experiments.rate`."""
+
 RESERVED = (
     *("pet", "ddqn-fct", "haecn-fct"),
-    *("adpg", "ppo", "reinforce", "aurora", "dqn", "apg"),
+    *RATE_LEARNERS,
     *(*RULES, "static", "dynamic", "pretrained"),
 )
 """Names of policies that are not in this registry: rows of the benchmark, learners of rates,
@@ -45,6 +48,13 @@ def register_algorithm(name: str, trainer: type[Trainer], replace: bool = False)
             message names all that is missing.
     """
     ALGORITHMS.register(name, trainer, replace)
+
+
+def check_agents(field: str, name: str) -> None:
+    """Raise a ValueError, about a field, for the name of a learner whose agents are flows."""
+    if name in RATE_LEARNERS:
+        allowed = f"a learner whose agents are ports; of {name} they are flows (see `bench adpg`)"
+        raise bad_value(field, name, allowed)
 
 
 def algorithm_config(algorithm: str, **settings: object) -> Any:

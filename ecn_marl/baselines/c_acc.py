@@ -17,7 +17,7 @@ from jaxtyping import Array, PyTree
 
 from ecn_marl.baselines.ddqn import DDQN, DDQNConfig, PolicyMemory
 from ecn_marl.baselines.evaluation.episodes import Controller
-from ecn_marl.baselines.evaluation.scoring import Greedy
+from ecn_marl.baselines.evaluation.merit import Greedy
 from ecn_marl.baselines.rl.tiers import Tiers, port_tiers
 from ecn_marl.baselines.training.trainer import FLOAT_BYTES, Network
 from ecn_marl.envs.interface import PortEnvironment

@@ -7,7 +7,7 @@ tensorboard/      the same for TensorBoard
 checkpoints/      the whole training state: the latest, the best of each seed (see `best.json`)
 diverged/         a state that is not finite, if that stopped the training
 evaluation.json   results on episodes that are not used in training
-references.json   scores of SECN1 and, where they are known, static:best and oracle, as in `metrics`
+references.json   merits of SECN1 and, where they are known, static:best and oracle, as in `metrics`
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ecn_marl._lock import LOCK, locked
 from ecn_marl._memory import check_memory
 from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController
-from ecn_marl.baselines.evaluation.scoring import SCORES, greedy_controller, scorer
+from ecn_marl.baselines.evaluation.merit import MERITS, greedy_controller, merit_function
 from ecn_marl.baselines.exporting.export import export_policy
 from ecn_marl.baselines.exporting.policy import Policy
 from ecn_marl.baselines.training.checkpoint import (
@@ -135,7 +135,7 @@ def train_run(
     overwrite: bool = False,
     eval_every: int | None = None,
     eval_episodes: int = 16,
-    score_by: str = "reward",
+    best_by: str = "reward",
     about: Mapping[str, object] | None = None,
     randomise: Mapping[str, object] | None = None,
     session: Session | None = None,
@@ -153,12 +153,12 @@ def train_run(
         seeds: number of seeds.
         out: folder of the run.
         overwrite: replace a former run there.
-        eval_every: updates between scores of the greedy policy, which decide on the best
+        eval_every: updates between evaluations of the greedy policy, which decide on the best
             checkpoint; 0 for never, None for a twentieth of the run, at least ten updates.
-        eval_episodes: episodes per score.
-        score_by: kind of score, `reward` or `objective`, see `scorer`.
+        eval_episodes: episodes per evaluation.
+        best_by: kind of merit, `reward` or `objective`, see `merit_function`.
         randomise: ranges of parameters drawn for every training episode, see
-            `wrappers.randomised.ranges_of`; scores are those of the scenario as it is.
+            `wrappers.randomised.ranges_of`; evaluations are in the scenario as it is.
         about: facts for `config.json`, such as the version of the code.
         session: checkpoints, devices, logs.
         notes: texts of further files of the run, by name.
@@ -176,8 +176,8 @@ def train_run(
     check_value("seeds", seeds, Whole(low=1))
     seed = check_seed(seed, count=seeds)
     check_value("eval_episodes", eval_episodes, Whole(low=1))
-    if score_by not in SCORES:
-        raise unknown_name("score", score_by, SCORES)
+    if best_by not in MERITS:
+        raise unknown_name("best_by", best_by, MERITS)
     needed = config.envs * seeds * env.sim.state_bytes
     check_memory("envs, seeds", (config.envs, seeds), needed, f"so many states of {env.name}")
     updates = -(-steps // config.steps_per_update)
@@ -191,7 +191,7 @@ def train_run(
         "seeds": seeds,
         "eval_every": max(10, updates // 20) if eval_every is None else eval_every,
         "eval_episodes": eval_episodes,
-        "score_by": score_by,
+        "best_by": best_by,
         "about": dict(about or {}),
         "randomise": dict(randomise or {}),
         "imports": needed_imports(algorithm, scenario, options, asdict(config), lookup(scenario)),
@@ -284,18 +284,18 @@ def _pretrained(config: dict[str, Any], env: EcnEnv) -> tuple[PyTree, PyTree] | 
 def _train(folder: Path, config: dict[str, Any], session: Session, resume: bool) -> TrainResult:
     env = make(config["scenario"], **config["options"])
     trainer = trainer_of(config, None if resume else _pretrained(config, env))
-    params, mesh, score = env.default_params, None, None
+    params, mesh, merit = env.default_params, None, None
     if (session.devices or 1) > 1 or jax.process_count() > 1:
         mesh = env_mesh(session.devices)
     if config.get("eval_every", 0):
-        score = scorer(
+        merit = merit_function(
             trainer,
             env,
             params,
             episodes=config["eval_episodes"],
             seed=config["seed"],
             seeds=config["seeds"],
-            by=config.get("score_by", "reward"),
+            by=config.get("best_by", "reward"),
         )
     logs: list[Log] = []
     if session.wandb is not None and jax.process_index() == 0:
@@ -310,7 +310,7 @@ def _train(folder: Path, config: dict[str, Any], session: Session, resume: bool)
         progress=session.progress,
         resume=resume,
         saving=_saving(session, config),
-        score=score,
+        merit=merit,
         logs=logs,
         mesh=mesh,
     )
@@ -353,7 +353,7 @@ def run_state(run: str | Path, learner: int = 0, which: str = "best") -> PyTree:
     Args:
         run: folder of the run.
         learner: which of its seeds.
-        which: `best` (the latest if none was scored) or `latest`.
+        which: `best` (the latest if none was evaluated) or `latest`.
 
     Raises:
         ValueError: not a run, no such learner, or no checkpoint.
@@ -401,7 +401,7 @@ def run_controller(
         run: folder of the run.
         env: environment it is to act in; observations and actions must be those of the training.
         learner: which of its seeds.
-        which: the checkpoint, `best` (the latest if none was scored) or `latest`.
+        which: the checkpoint, `best` (the latest if none was evaluated) or `latest`.
 
     Raises:
         ValueError: not a run, no such learner, or observations or parameters that do not fit.
@@ -424,7 +424,7 @@ def run_actors(run: str | Path, which: str = "best") -> tuple[Trainer, list[PyTr
 
     Args:
         run: folder of the run.
-        which: the checkpoint, `best` (the latest if none was scored) or `latest`.
+        which: the checkpoint, `best` (the latest if none was evaluated) or `latest`.
 
     Raises:
         ValueError: not a run, or no checkpoint.
@@ -440,7 +440,7 @@ def run_policy(run: str | Path, learner: int = 0, which: str = "best") -> Policy
     Args:
         run: folder of the run.
         learner: which of its seeds.
-        which: the checkpoint, `best` (the latest if none was scored) or `latest`.
+        which: the checkpoint, `best` (the latest if none was evaluated) or `latest`.
 
     Raises:
         ValueError: not a run, no such learner, or a policy that cannot be exported.
@@ -468,7 +468,7 @@ def run_policy(run: str | Path, learner: int = 0, which: str = "best") -> Policy
         settings=config["settings"],
         seed=config["seed"] + learner,
         update=step,
-        score=best.score if best is not None and best.step == step else None,
+        merit=best.merit if best is not None and best.step == step else None,
         versions=config["versions"],
         imports=config.get("imports", {}),
     )

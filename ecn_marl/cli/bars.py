@@ -38,7 +38,7 @@ class Move(Protocol):
 
         Args:
             done: work done, in the unit of the bar.
-            note: text beside it, for example the last score.
+            note: text beside it, for example the last J.
         """
 
 

@@ -26,8 +26,8 @@ from ecn_marl.cli.terminal import (
 if TYPE_CHECKING:
     from ecn_marl.experiments.plan import Plan
 
-EPISODES, SEARCHED, SCORED = 128, 64, 16
-"""Episodes of a score, of the end of a search, and of the score of a checkpoint."""
+EPISODES, SEARCHED, EVALUATED = 128, 64, 16
+"""Episodes of a score, of the end of a search, and of the evaluation of a checkpoint."""
 
 RATES = "adpg"
 """Name for `bench` of the tables of the paper ADPG."""
@@ -119,9 +119,10 @@ def bench(
     eval_episodes: Annotated[
         int,
         typer.Option(
-            help="Number of tuning episodes that a checkpoint is scored on during training.", min=1
+            help="Number of tuning episodes that a checkpoint is evaluated on during training.",
+            min=1,
         ),
-    ] = SCORED,
+    ] = EVALUATED,
     max_steps: MaxSteps = None,
     envs: Envs = None,
     out: Annotated[
@@ -150,7 +151,8 @@ def bench(
         bool,
         typer.Option(
             "--resume",
-            help="With papers: continue in a folder of another plan. Results that fit are used.",
+            help="With papers: continue in a folder of another plan. Results that fit are used. "
+            "(All other comparisons use what fits without it.)",
         ),
     ] = False,
     largest: Annotated[
@@ -185,7 +187,7 @@ def bench(
         split=split,
         eval_seed=eval_seed or None,
         search_episodes=None if search_episodes == SEARCHED else search_episodes,
-        eval_episodes=None if eval_episodes == SCORED else eval_episodes,
+        eval_episodes=None if eval_episodes == EVALUATED else eval_episodes,
         max_steps=max_steps,
         envs=envs,
         small=small or None,
@@ -193,7 +195,7 @@ def bench(
         resume=resume or None,
     )
     if scenarios == [RATES]:
-        others = [name for name in changed if name not in ("small", "largest", "resume")]
+        others = [name for name in changed if name not in ("small", "largest")]
         _refuse(changed, others, f"no such option with {RATES}")
         _bench_rates(algorithms, seeds, (small, largest), out, results, as_json)
         return

@@ -31,7 +31,7 @@ def export(
     checkpoint: Annotated[
         str,
         typer.Option(
-            help="Which policy of the run: best (the latest if none was scored) or latest."
+            help="Which policy of the run: best (the latest if none was evaluated) or latest."
         ),
     ] = "best",
     int8: Annotated[
@@ -111,7 +111,9 @@ def evaluate(
     env: Env = None,
     checkpoint: Annotated[
         str,
-        typer.Option(help="Which policy of a run: best (the latest if none was scored) or latest."),
+        typer.Option(
+            help="Which policy of a run: best (the latest if none was evaluated) or latest."
+        ),
     ] = "best",
     as_json: Json = False,
 ) -> None:

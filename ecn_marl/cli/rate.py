@@ -14,14 +14,27 @@ from ecn_marl.cli.terminal import show_tables
 
 DEFAULT_SCENARIO = "many-to-one-8-v0"
 
+_EVAL = "evaluate the run with `ecn-marl eval RUN`"
+INSTEAD = {
+    "evaluate": _EVAL,
+    "episodes": _EVAL,
+    "show_config": "config.json of the run has all settings",
+    "config": "give them as options, e.g. --set senders=4,8",
+    "devices": "it trains on one device",
+    "distributed": "it trains in one process",
+    "wandb": "TensorBoard's files are in the run's folder",
+    "eval_every": "the latest checkpoint is its policy",
+    "eval_episodes": "the latest checkpoint is its policy",
+    "seeds": "train one seed after the other, with --seed",
+}
+"""By option of `train` that learners of rates do not have, what to do instead."""
+
 
 def is_about_rates(algorithm: str | None, resume: Path | None) -> bool:
     """Whether a training is of a learner of rates."""
     from ecn_marl.experiments import rate
 
-    return algorithm in rate.ALGORITHMS or (
-        algorithm is None and resume is not None and rate.is_rate_run(str(resume))
-    )
+    return algorithm in rate.ALGORITHMS or (resume is not None and rate.is_rate_run(str(resume)))
 
 
 def is_evaluation(policies: list[str], scenario: str | None) -> bool:
@@ -63,12 +76,14 @@ def train(
 
     if "envs" in user_options:  # here it is a setting of the learner
         settings = [*settings, f"envs={user_options.pop('envs')}"]
-    steps, seed = user_options.pop("steps", None), user_options.pop("seed", 0)
+    steps, seed = user_options.pop("steps", None), user_options.pop("seed", None)
     for name, value in user_options.items():
-        allowed = f"no such option with {algorithm or resume}; use settings, e.g. --set senders=4,8"
+        instead = INSTEAD.get(name, "use settings, e.g. --set senders=4,8")
+        allowed = f"no such option with {algorithm or resume}; {instead}"
         raise bad_value(f"--{name.replace('_', '-')}", value, allowed)
-    if resume is not None and settings:
-        raise bad_value("--set", settings[0], f"nothing: {resume} goes on as it was started")
+    if resume is not None:
+        _check_resumed(resume, algorithm, seed, out, settings)
+    seed = seed or 0
     saving_times = Saving(*saving)
     folder = resume or out or Path("runs") / f"{algorithm}-seed{seed}"
     with progress(f"train {algorithm or folder}", "%", 100.0, lines=False) as show:
@@ -96,6 +111,23 @@ def train(
     else:
         names = ", ".join(sorted(path.name for path in folder.iterdir()))
         typer.echo(f"{folder}: {names}")
+
+
+def _check_resumed(
+    run: Path, algorithm: str | None, seed: int | None, out: Path | None, settings: list[str]
+) -> None:
+    """Raise a ValueError for arguments that a run was not started with."""
+    from ecn_marl._errors import bad_value
+    from ecn_marl.baselines.training.checkpoint import RUN, read_config
+
+    if settings:
+        raise bad_value("--set", settings[0], f"nothing: {run} goes on as it was started")
+    started_with = read_config(run, RUN) | {"out": str(run)}
+    given = {"algorithm": algorithm, "seed": seed, "out": None if out is None else str(out)}
+    for name, value in given.items():
+        if value is not None and value != started_with[name]:
+            allowed = f"{started_with[name]!r}, with which {run} was started (or leave it out)"
+            raise bad_value(name, value, allowed)
 
 
 def is_run(run: str) -> bool:

@@ -147,12 +147,12 @@ def train(
     eval_every: Annotated[
         int | None,
         typer.Option(
-            help="Updates between two scores, which decide on the best checkpoint. 0: no scores.",
+            help="Updates between two evaluations, which decide on the best checkpoint. 0: none.",
             show_default="a 20th of the run, at least 10",
         ),
     ] = None,
     eval_episodes: Annotated[
-        int | None, typer.Option(help="Number of episodes per score.", show_default="16")
+        int | None, typer.Option(help="Number of episodes per evaluation.", show_default="16")
     ] = None,
     save_updates: Annotated[
         int | None,
@@ -206,8 +206,11 @@ def train(
         typer.Option("--evaluate", help="Afterwards, evaluate the policy beside SECN1 and SECN2."),
     ] = False,
     episodes: Annotated[
-        int, typer.Option(help="With --evaluate: number of episodes per policy.", min=1)
-    ] = 64,
+        int | None,
+        typer.Option(
+            help="With --evaluate: number of episodes per policy.", min=1, show_default="64"
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an earlier run in the folder.")
     ] = False,
@@ -218,6 +221,7 @@ def train(
     With adpg, ppo, reinforce, aurora, dqn and apg, flows are the agents and set their own rates.
     Their scenarios follow from the setting `senders`, for example --set senders=4,8.
     """
+    from ecn_marl._errors import bad_value
     from ecn_marl._files import check_output_folder
     from ecn_marl.baselines.runs import Session
     from ecn_marl.cli import rate
@@ -226,6 +230,8 @@ def train(
 
     if out is not None:
         check_output_folder("--out", out)
+    if resume is not None and overwrite:
+        raise bad_value("--overwrite", True, f"nothing: {resume} goes on as it was started")
     main_process = wf.join(distributed, devices)  # first: devices are fixed once JAX has run
     base = _file(config, resume)
     algorithm = algorithm or base.get("algorithm")
@@ -252,10 +258,18 @@ def train(
     view |= jb.parse_fields(env or [])
     if rate.is_about_rates(algorithm, resume):
         file = None if config is None else str(config)
-        options = view | job_fields | jb.not_none(distributed=distributed, wandb=wandb, config=file)
+        options = view | job_fields
+        options |= jb.not_none(distributed=distributed, wandb=wandb, config=file, episodes=episodes)
+        options |= jb.not_none(
+            devices=None if devices == 1 else devices,
+            show_config=show_config or None,
+            evaluate=evaluate or None,
+        )
         saving = (save_updates, save_seconds)
         rate.train(algorithm, resume, out, options, setting or [], saving, overwrite, as_json)
         return
+    if episodes is not None and not evaluate:
+        raise bad_value("--episodes", episodes, "--evaluate beside it")
     if resume is not None:
         job_fields |= view | jb.not_none(algorithm=algorithm, out=None if out is None else str(out))
         job, folder = jb.resumed_job(resume, job_fields, setting or []), resume
@@ -273,7 +287,7 @@ def train(
     )
     rows = _train(job, folder, overwrite, session, resume is not None, quiet=not main_process)
     if main_process:
-        _report(job, folder, rows[-1], episodes if evaluate else None, as_json)
+        _report(job, folder, rows[-1], (episodes or 64) if evaluate else None, as_json)
 
 
 def _file(config: Path | None, resume: Path | None) -> dict[str, Any]:
@@ -327,7 +341,7 @@ def _report(
             result["evaluation"] = wf.evaluate(arena, policies, episodes, job.seed, show)
         wf.write_evaluation(folder, result["evaluation"])
     show_results(result, as_json)  # before the plots: results appear even if a plot fails
-    with progress("score references", "%", 100.0, quiet=as_json) as show:
+    with progress("evaluate references", "%", 100.0, quiet=as_json) as show:
         cv.draw_learning_curve(folder, show)
     if arena is not None:
         wf.draw_queues(folder, arena, result["evaluation"])

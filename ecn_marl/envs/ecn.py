@@ -31,8 +31,9 @@ from ecn_marl.sim.failures import fail_links
 from ecn_marl.sim.jobs import Timeline, clock_of
 from ecn_marl.sim.metrics import source_metrics
 from ecn_marl.sim.simulator import Ecn, PortStats, SimParams, SimState, Simulator
-from ecn_marl.sim.sizes import CHUNK
+from ecn_marl.sim.sizes import counter_value
 from ecn_marl.sim.stats import idle, summarise, to_info
+from ecn_marl.sim.tickets import TIME_UNIT
 from ecn_marl.sim.topology import GBPS
 
 ACCOUNTS = (
@@ -451,9 +452,9 @@ class EcnEnv:
             "unfinished": totals.started - finished,
             "waiting": waiting,
             "deferred": totals.deferred,
-            "deferred_us": totals.deferred_us,
-            "dropped": _bytes(totals.dropped),
-            "late_feedback": totals.late_feedback,
+            "deferred_us": counter_value(totals.deferred_us, TIME_UNIT),
+            "dropped": counter_value(totals.dropped),
+            "late_feedback": counter_value(totals.late_feedback),
             **flowlets,
         }
 
@@ -495,10 +496,10 @@ class EcnEnv:
             "flows_started": accounts["started"],
             "flows_waiting": accounts["waiting"],
             "flows_finished": totals.finished,
-            "bytes_offered": _bytes(totals.offered),
+            "bytes_offered": counter_value(totals.offered),
             "bytes_dropped": accounts["dropped"],
             "feedback_cut": accounts["late_feedback"],
-            "flow_ticks": totals.flow_ticks,
+            "flow_ticks": counter_value(totals.flow_ticks),
             "flows_measured": completion.begun,
             "flows_unfinished": completion.unfinished,
             "slowdown_sum": completion.total,
@@ -512,9 +513,3 @@ class EcnEnv:
         for i, values in enumerate(source_metrics(self.sim, state.sim, jnp)):
             metrics |= {f"source:{i}:{name}": value for name, value in values.items()}
         return metrics
-
-
-def _bytes(counter: tuple[Leaf, Leaf]) -> Array:
-    """Value of a byte counter as a float, good to seven digits."""
-    high, low = counter
-    return jnp.asarray(high).astype(jnp.float32) * CHUNK + low

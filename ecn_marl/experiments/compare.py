@@ -4,7 +4,8 @@ All policies meet the same episodes. Figures are compared within an episode, so 
 cancels. Intervals are of a bootstrap over episodes and seeds (see
 `baselines/evaluation/statistics.py`). Slowdowns and J are averaged geometrically over seeds and
 episodes, so that the score is the product of its parts' ratios. Reward, queue and utilisation are
-averaged arithmetically. Everything is computed from records alone.
+averaged arithmetically. Intervals of what cannot be negative are made in logarithms. Everything is
+computed from records alone.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ GEOMETRIC = ("J", *SLOWDOWNS)
 
 ARITHMETIC = ("reward", "queue_mean", "utilisation")
 """Figures that are averaged arithmetically."""
+
+SIGNED = ("reward",)
+"""Figures that may be negative."""
 
 MUCH_WORSE = 1.05
 """Ratio to the baseline above which a size class counts as worse."""
@@ -208,7 +212,7 @@ def _figure(policy: _Policy, base: _Policy, name: str) -> dict[str, Any]:
         value, ratio = mean_estimate(values, policy.counts), mean_estimate(paired, policy.counts)
         return {"value": _exp(value), "ratio": _exp(ratio), **facts}
     return {
-        "value": mean_estimate(values, policy.counts),
+        "value": mean_estimate(values, policy.counts, positive=name not in SIGNED),
         "ratio": ratio_of_means(values, base_values, policy.counts, base.counts),
         "difference": mean_estimate(paired, policy.counts),
         **facts,
@@ -238,19 +242,18 @@ def ratio_of_means(
         An estimate, see `statistics.estimate`.
     """
     denominators = resampled_mean(reference, reference_counts)
+    numerators = resampled_mean(values, counts)
     mean, reference_mean = float(values.mean()), float(reference.mean())
-    undefined = {"value": np.nan, "low": np.nan, "high": np.nan}
-    wrong_sign = (denominators * reference_mean <= 0.0).any()
-    if reference_mean == 0.0 or mean * reference_mean < 0.0 or wrong_sign:
-        return undefined
-    ratio = mean / reference_mean
-    ratios = resampled_mean(values, counts) / denominators
+    wrong_sign = (denominators * reference_mean <= 0.0) | (numerators * reference_mean < 0.0)
+    if reference_mean == 0.0 or mean * reference_mean < 0.0 or wrong_sign.any():
+        return {"value": np.nan, "low": np.nan, "high": np.nan}
+    ratio, ratios = mean / reference_mean, numerators / denominators
     # A ratio of means is no mean of values; its linear part stands for them in `estimate`.
     if len(reference) > 1:  # two learners: their seeds are resampled independently, in all pairs
         linear_part = (values[:, None] - ratio * reference[None]) / reference_mean
     else:
         linear_part = (values - ratio * reference) / reference_mean
-    return estimate(ratio, ratios, linear_part)
+    return estimate(ratio, ratios, linear_part, positive=True)
 
 
 def _unfinished(policy: _Policy, name: str) -> bool:

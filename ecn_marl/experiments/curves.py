@@ -1,9 +1,9 @@
-"""Learning curves of runs, beside reference policies that are scored in the same way.
+"""Learning curves of runs, beside reference policies that are evaluated in the same way.
 
 A reference line is comparable with a curve only if both are the same quantity on the same episodes.
-So reference policies are scored for each run, on its tuning episodes, and their scores are kept in
-its folder. They are SECN1, and the best static setting and the oracle if a search for them on the
-same episodes ships with the package.
+So reference policies are evaluated for each run, on its tuning episodes, and their merits are kept
+in its folder. They are SECN1, and the best static setting and the oracle if a search for them on
+the same episodes ships with the package.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy as np
 
 from ecn_marl._files import write_all
 from ecn_marl.baselines.evaluation.episodes import episodes_runner
-from ecn_marl.baselines.evaluation.scoring import Scores, score_episodes
+from ecn_marl.baselines.evaluation.merit import Merits, episode_merits
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.oracle import BEST, Settings, group_names, phase_names
 from ecn_marl.baselines.static import PREFIX
 from ecn_marl.baselines.training.checkpoint import read_config
-from ecn_marl.baselines.training.logs import METRICS
+from ecn_marl.baselines.training.logs import read_rows
 from ecn_marl.envs.actions import STATIC_ECN
 from ecn_marl.envs.registry import make, out_of_view
 from ecn_marl.experiments.compare import ORACLES
@@ -39,13 +39,13 @@ SECN1 = "secn1"
 
 
 def curve_options(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of `make` for policies without a view that are scored beside a run's policy.
+    """Options of `make` for policies without a view that are evaluated beside a run's policy.
 
     J is of whole episodes: they play at the scenario's own intervals, as in evaluations. A reward
     is per interval: they play at the run's intervals.
     """
     options: dict[str, Any] = dict(config["options"])
-    if config.get("score_by") == "objective":
+    if config.get("best_by") == "objective":
         return out_of_view(config["scenario"], options)
     return options
 
@@ -70,63 +70,63 @@ def reference_settings(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return settings
 
 
-def reference_scores(config: Mapping[str, Any], show: Show | None = None) -> dict[str, Scores]:
-    """Scores of reference policies on the episodes that a run's checkpoints are scored on.
+def reference_merits(config: Mapping[str, Any], show: Show | None = None) -> dict[str, Merits]:
+    """Merits of reference policies on the episodes that a run's checkpoints are evaluated on.
 
     Args:
         config: configuration of the run.
         show: called with the per cent done, and the policy.
 
     Returns:
-        By name, the score and its interval, `[1]` each, as `scorer` gives for a learner's policy.
+        By name, the merit and its interval, `[1]` each, as of `merit_function`.
     """
     env = make(config["scenario"], **curve_options(config))
     params = env.default_params
     run = episodes_runner(env, params, lambda settings: Settings(env, params, settings))
     keys = tuning_keys("checkpoints", config["seed"], config["eval_episodes"])
-    scores: dict[str, Scores] = {}
+    merits: dict[str, Merits] = {}
     all_settings = reference_settings(config)
     for name, settings in all_settings.items():
         metrics = {k: np.asarray(x)[None] for k, x in run(settings, keys).items()}
-        score_by = config.get("score_by", "reward")
-        scores[name] = score_episodes(score_by, metrics["reward"], metrics)
+        best_by = config.get("best_by", "reward")
+        merits[name] = episode_merits(best_by, metrics["reward"], metrics)
         if show is not None:
-            show(100.0 * len(scores) / len(all_settings), label(name))
-    return scores
+            show(100.0 * len(merits) / len(all_settings), label(name))
+    return merits
 
 
 def references(folder: Path, show: Show | None = None) -> dict[str, float]:
-    """Scores of a run's reference policies by title; measured once, then read from its folder."""
+    """Merits of a run's reference policies by title; measured once, then read from its folder."""
     config = read_config(folder)
-    names = ("scenario", "options", "seed", "eval_episodes", "score_by")
+    names = ("scenario", "options", "seed", "eval_episodes", "best_by")
     request: dict[str, Any] = {name: config.get(name) for name in names}
     request = json_types(request | {"code": code()} | own_sources(request))
     file = folder / REFERENCES
     stored = json.loads(file.read_text()) if file.is_file() else {}
     if stored.get("asked") != request:
-        scores = reference_scores(config, show)
+        merits = reference_merits(config, show)
         rows = {
-            name: {field: float(x[0]) for field, x in score._asdict().items() if x is not None}
-            for name, score in scores.items()
+            name: {field: float(x[0]) for field, x in merit._asdict().items() if x is not None}
+            for name, merit in merits.items()
         }
-        stored = {"asked": request, "scores": rows}
+        stored = {"asked": request, "merits": rows}
         save_json(file, stored)
-    return {label(name): row["value"] for name, row in stored["scores"].items()}
+    return {label(name): row["value"] for name, row in stored["merits"].items()}
 
 
 def draw_learning_curve(folder: Path, show: Show | None = None) -> None:
-    """Draw `learning_curve.png` of a run, with reference policies if its checkpoints have scores.
+    """Draw `learning_curve.png` of a run, with reference policies if its checkpoints have merits.
 
     Args:
         folder: the run.
-        show: called with the per cent of reference policies that have been scored.
+        show: called with the per cent of reference policies that have been evaluated.
     """
     # Imported here: matplotlib is slow to load, and most users of this module draw nothing.
     from ecn_marl.render.learning_curve import learning_curve
 
     config = read_config(folder)
-    rows = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
-    scored = any(row.get("score") is not None for row in rows)
+    rows = read_rows(folder)
+    evaluated = any(row.get("merit") is not None for row in rows)
     horizon = make(config["scenario"], **config["options"]).horizon
     rollout = int(config["settings"].get("rollout", horizon))
     # Updates that cover whole episodes; if these are too many for the run, as many as one episode.
@@ -134,12 +134,12 @@ def draw_learning_curve(folder: Path, show: Show | None = None) -> None:
     if window > len(rows) // 3:
         window = -(-horizon // rollout)
     seeds = f", {config['seeds']} seeds" if config["seeds"] > 1 else ""
-    episodes = f", {config['eval_episodes']} tuning episodes" if scored else ""
+    episodes = f", {config['eval_episodes']} tuning episodes" if evaluated else ""
     content = learning_curve(
         rows,
         f"{config['algorithm'].upper()} on {config['scenario']}{seeds}{episodes}",
-        references(folder, show) if scored else {},
+        references(folder, show) if evaluated else {},
         window,
-        config.get("score_by", "reward"),
+        config.get("best_by", "reward"),
     )
     write_all({folder / CURVE: output(content)})

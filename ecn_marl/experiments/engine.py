@@ -7,7 +7,6 @@ episodes by default; only `bench` passes keys of sealed ones.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -24,8 +23,8 @@ from ecn_marl._files import without_nan
 from ecn_marl.baselines.algorithms import ALGORITHMS
 from ecn_marl.baselines.evaluation.cost import decision_us
 from ecn_marl.baselines.evaluation.episodes import BATCH, Evaluation, episodes_runner, evaluate
+from ecn_marl.baselines.evaluation.merit import greedy_controller
 from ecn_marl.baselines.evaluation.objective import episode_objective, geometric_means
-from ecn_marl.baselines.evaluation.scoring import greedy_controller
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.exported import digest, is_exported
 from ecn_marl.baselines.oracle import SEARCHED
@@ -33,7 +32,7 @@ from ecn_marl.baselines.runs import Session, resume_run, run_actors, train_run
 from ecn_marl.baselines.search import SearchResult
 from ecn_marl.baselines.static import PREFIX
 from ecn_marl.baselines.training.checkpoint import read_config
-from ecn_marl.baselines.training.logs import METRICS
+from ecn_marl.baselines.training.logs import read_rows
 from ecn_marl.envs.actions import parse_ecn
 from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.envs.registry import in_view, lookup, make
@@ -157,7 +156,7 @@ def _training(plan: Comparison, site: Site, name: str) -> dict[str, Any]:
         "settings": recipe.settings_for(site.steps, overrides),
         "seeds": plan.seeds,
         "eval_episodes": plan.eval_episodes,
-        "score_by": "objective",
+        "best_by": "objective",
         "randomise": dict(site.randomise),
     }
     return json_types(training)
@@ -193,7 +192,7 @@ def _search(plan: Comparison, place: Place, name: str, show: Callable[[str], Sho
 
 
 Curves = list[tuple[np.ndarray, np.ndarray]]
-"""Steps and scores of each seed's learning curve."""
+"""Steps and J of each seed's learning curve."""
 
 Scored = tuple[list[Evaluation], dict[str, Any], Curves | None]
 """Evaluations (one per seed), entries of `meta` beside `_facts`, learning curves."""
@@ -252,7 +251,7 @@ CURVE_LINES = (PREFIX + "secn1", BASELINE, *ORACLES)
 
 
 def _curve_level(plan: Comparison, place: Place, env: PortEnvironment, fixed: object) -> float:
-    """J of fixed thresholds on the episodes that checkpoints are scored on."""
+    """J of fixed thresholds on the episodes that checkpoints are evaluated on."""
     count = plan.eval_episodes
     size = max(count, min(plan.episodes, BATCH))  # the batch of the scores: compiled already
     keys = tuning_keys("checkpoints", 0, count)[np.arange(size) % count]
@@ -299,7 +298,7 @@ def _score_learner(
         )
         evaluations.append(evaluation)
         move((i + 1) / len(actors), "seeds")
-    rows = [json.loads(line) for line in (run / METRICS).read_text().splitlines()]
+    rows = read_rows(run)
     config = read_config(run)
     meta = {
         "options": {**config["options"], **place.options},
@@ -331,17 +330,17 @@ def _decision_costs(
 
 
 def curves(rows: Sequence[Mapping[str, Any]], seeds: int) -> Curves | None:
-    """Learning curves from a run's metrics: steps and J of the checkpoints that were scored.
+    """Learning curves from a run's metrics: steps and J of the checkpoints that were evaluated.
 
     Args:
-        rows: rows of `metrics.jsonl`; `score` is minus J, a number or one for each seed.
+        rows: rows of `metrics.jsonl`; `merit` is minus J, a number or one for each seed.
         seeds: number of seeds.
     """
-    scored = [row for row in rows if "score" in row]
-    if not scored:
+    evaluated = [row for row in rows if "merit" in row]
+    if not evaluated:
         return None
-    steps = np.array([row["steps"] for row in scored], np.float64)
-    minus_j = np.array([np.atleast_1d(row["score"]) for row in scored], np.float64)
+    steps = np.array([row["steps"] for row in evaluated], np.float64)
+    minus_j = np.array([np.atleast_1d(row["merit"]) for row in evaluated], np.float64)
     return [(steps, -minus_j[:, i]) for i in range(seeds)]
 
 
@@ -373,7 +372,7 @@ def train(plan: Comparison, site: Site, name: str, show: Callable[[str], Show]) 
         ),
     )
     if not (run / "config.json").is_file():
-        arguments = {key: training[key] for key in ("steps", "seeds", "eval_episodes", "score_by")}
+        arguments = {key: training[key] for key in ("steps", "seeds", "eval_episodes", "best_by")}
         recipe = _recipe(plan, site, name)
         train_run(
             training["algorithm"],

@@ -11,7 +11,13 @@ from typing import Annotated, Any
 
 from ecn_marl._checks import SEED, Whole, check
 from ecn_marl._errors import bad_value, unknown_name
-from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config, as_tuples
+from ecn_marl.baselines.algorithms import (
+    ALGORITHMS,
+    RATE_LEARNERS,
+    algorithm_config,
+    as_tuples,
+    check_agents,
+)
 from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import in_view, lookup, make
@@ -41,8 +47,8 @@ class Job:
         settings: settings of the trainer.
         seed: first seed.
         seeds: number of seeds trained at once.
-        eval_every: updates between scores, see `train_run`.
-        eval_episodes: episodes per score.
+        eval_every: updates between evaluations, see `train_run`.
+        eval_episodes: episodes per evaluation.
         randomise: what is drawn for every training episode, see `wrappers.randomised`.
     """
 
@@ -176,7 +182,11 @@ def new_job(
     """
     algorithm = algorithm or base.get("algorithm")
     if algorithm is None:
-        raise bad_value("algorithm", None, f"one of {', '.join(ALGORITHMS)} (or --resume RUN)")
+        names = ", ".join((*ALGORITHMS, *RATE_LEARNERS))
+        raise bad_value("algorithm", None, f"one of {names} (or --resume RUN)")
+    check_agents("algorithm", algorithm)
+    if algorithm not in ALGORITHMS:
+        raise unknown_name("algorithm", algorithm, (*ALGORITHMS, *RATE_LEARNERS))
     values = {**base.get("settings", {}), **parse_settings(algorithm, settings)}
     listed = {name for name in base if name not in ("algorithm", "options", "settings")}
     job_fields = {**{name: base[name] for name in listed}, **job_fields}

@@ -79,8 +79,8 @@ def _curve(record: Record, seed: int) -> dict[str, Any]:
     metric = str(record.meta.get("curve", "reward"))
     curve = record.curves[seed]
     run: dict[str, Any] = {
-        f"step_{k}": {"step_count": int(steps), metric.lower(): _finite(score[None])}
-        for k, (steps, score) in enumerate(zip(curve.steps, curve.score, strict=True))
+        f"step_{k}": {"step_count": int(steps), metric.lower(): _finite(value[None])}
+        for k, (steps, value) in enumerate(zip(curve.steps, curve.value, strict=True))
     }
     return run | {"absolute_metrics": {metric.lower(): _finite(record.columns[metric][seed])}}
 

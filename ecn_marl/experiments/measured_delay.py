@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 
 from ecn_marl.baselines.evaluation.cost import decision_delay_us, decision_us
 from ecn_marl.baselines.evaluation.episodes import evaluate
-from ecn_marl.baselines.evaluation.scoring import greedy_controller
+from ecn_marl.baselines.evaluation.merit import greedy_controller
 from ecn_marl.baselines.training.trainer import Trainer
 from ecn_marl.envs.registry import make
 

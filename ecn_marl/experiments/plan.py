@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ecn_marl._checks import check_seed
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.baselines.algorithms import check_agents
 from ecn_marl.baselines.exported import is_exported
 from ecn_marl.baselines.oracle import RULES
 from ecn_marl.baselines.search import Effort
@@ -55,7 +56,7 @@ class Plan:
         options: options of `ecn_marl.make` for everything, e.g. `{"max_steps": 50}`.
         settings: settings of trainers that have them, over those of the recipes.
         effort: how much is searched for the reference policies.
-        eval_episodes: episodes that a checkpoint is scored on while training.
+        eval_episodes: episodes that a checkpoint is evaluated on while training.
     """
 
     scenarios: tuple[str, ...]
@@ -88,6 +89,7 @@ class Plan:
                 raise bad_value("scenarios", self.scenarios, f"{own}, that of split {self.split}")
         for name in self.policies:
             if not (name in rc.learners() or is_rule(name) or is_exported(name)):
+                check_agents("algorithms", name)
                 raise unknown_name("policy", name, (*rc.learners(), *RULES, *_EXAMPLES))
             if name not in rc.learners():
                 learners(name)  # raises if the numbers of a setting are wrong
@@ -177,7 +179,7 @@ class Comparison(Protocol):
 
     @property
     def eval_episodes(self) -> int:
-        """Episodes that a checkpoint is scored on while training."""
+        """Episodes that a checkpoint is evaluated on while training."""
 
     def places(self) -> Sequence[Place]:
         """Where policies are scored."""

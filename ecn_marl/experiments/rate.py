@@ -248,7 +248,7 @@ def run_actor(run: str | Path, which: str = "latest") -> tuple[RateLearner, PyTr
 
     Args:
         run: folder of the run.
-        which: the checkpoint, `best` (the latest if none was scored) or `latest`.
+        which: the checkpoint, `best` (the latest if none was evaluated) or `latest`.
 
     Raises:
         ValueError: not a run, or no checkpoint.

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ecn_marl._errors import bad_value
+from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._files import without_nan
 from ecn_marl._lock import locked
 from ecn_marl.baselines.exporting.policy import save_policy
@@ -37,7 +37,7 @@ from ecn_marl.experiments.rate import (
 from ecn_marl.experiments.rate_paper import printed
 from ecn_marl.experiments.sources import code
 from ecn_marl.experiments.workflow import Show
-from ecn_marl.sim.transports import parse_transport
+from ecn_marl.sim.transports import TRANSPORTS, parse_transport
 
 POLICIES = ("adpg", "adpg:int8", "dcqcn:hpcc-paper", "hpcc:sigcomm19", "swift:htsim")
 """Rows of the tables by default."""
@@ -184,6 +184,8 @@ def _check_policy(policy: str) -> None:
     """Raise a ValueError for an unknown policy."""
     name, _, form = policy.partition(":")
     if not _is_learner(policy):
+        if name not in TRANSPORTS:
+            raise unknown_name("policy", name, (*ALGORITHMS, *TRANSPORTS))
         parse_transport(policy)
     elif form not in ("", INT8):
         raise bad_value("policy", policy, f"{name} or {name}:{INT8}")

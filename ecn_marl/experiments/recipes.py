@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ecn_marl._errors import bad_value, unknown_name
-from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
+from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config, check_agents
 
 STEPS: dict[str, int] = {
     "restore-serve-v0": 80_000,
@@ -272,6 +272,7 @@ def recipe(scenario: str, learner: str) -> Recipe:
         options = ALGORITHMS[learner].recipe
         return Recipe(learner, _OWN if options is None else options)
     if learner not in LEARNERS:
+        check_agents("learner", learner)
         raise unknown_name("learner", learner, learners())
     return RECIPES.get(scenario, {}).get(learner, LEARNERS[learner])
 

@@ -41,12 +41,12 @@ class Curve(NamedTuple):
 
     Attributes:
         steps: environment steps, `[n]`.
-        score: score of the policy at that time, `[n]`; `meta["curve"]` names the column that it is
+        value: what the policy reached then, `[n]`; `meta["curve"]` names the column that it is
             comparable with, `reward` if it does not say.
     """
 
     steps: np.ndarray
-    score: np.ndarray
+    value: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,9 +81,9 @@ class Record:
         shapes = {x.shape for x in columns.values()}
         if len(shapes) != 1 or len(shape := next(iter(shapes))) != 2 or 0 in shape:
             raise bad_value("columns", sorted(shapes), "arrays of one shape [seeds, episodes]")
-        curves = tuple(Curve(_rounded(c.steps), _rounded(c.score)) for c in self.curves)
-        if any(c.steps.ndim != 1 or c.steps.shape != c.score.shape for c in curves):
-            raise bad_value("curves", [c.score.shape for c in curves], "as many scores as steps")
+        curves = tuple(Curve(_rounded(c.steps), _rounded(c.value)) for c in self.curves)
+        if any(c.steps.ndim != 1 or c.steps.shape != c.value.shape for c in curves):
+            raise bad_value("curves", [c.value.shape for c in curves], "as many values as steps")
         if curves and len(curves) != shape[0]:
             raise bad_value("curves", len(curves), f"one per seed, {shape[0]}")
         if curves and (column := meta.get("curve", "reward")) not in columns:
@@ -115,7 +115,7 @@ class Record:
             name: the policy.
             evaluations: one per seed (one for a rule), all of the same episodes.
             meta: facts, see `Record`.
-            curves: `(steps [n], score [n])` of each seed.
+            curves: `(steps [n], value [n])` of each seed.
 
         Raises:
             ValueError: see `Record`; or evaluations of different length or with other metrics.
@@ -174,7 +174,7 @@ class Record:
     def _text(self) -> str:
         """The text of the file: one line per column, so that diffs show which columns changed."""
         columns = [f"  {_json(name)}: {_json(_plain(x))}" for name, x in self.columns.items()]
-        curves = [f"  {_json([_plain(c.steps), _plain(c.score)])}" for c in self.curves]
+        curves = [f"  {_json([_plain(c.steps), _plain(c.value)])}" for c in self.curves]
         return (
             f'{{"format": {_json(FORMAT)},\n"version": {VERSION},\n"name": {_json(self.name)},\n'
             f'"meta": {json.dumps(self.meta, sort_keys=True)},\n'

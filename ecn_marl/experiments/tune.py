@@ -34,7 +34,7 @@ from ecn_marl._files import write_all
 from ecn_marl._lock import LOCK, locked
 from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.evaluation.episodes import episodes_runner, evaluate
-from ecn_marl.baselines.evaluation.scoring import greedy_controller
+from ecn_marl.baselines.evaluation.merit import greedy_controller
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.runs import Session, resume_run, run_actors, train_run
 from ecn_marl.baselines.training.loop import TrainingDiverged

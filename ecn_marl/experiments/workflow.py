@@ -86,17 +86,17 @@ def train(
     horizon = job.env().horizon
 
     by_objective = lookup(job.scenario).benchmark
-    score = ""  # only some rows have one, and the note shows the last
+    merit = ""  # only some rows have one, and the note shows the last
 
     def progress(row: dict[str, Any]) -> None:
-        nonlocal score
+        nonlocal merit
         note = f"{row['steps_per_second']:,.0f} steps/s"
         if "reward" in row:
             note = f"return {float(np.mean(row['reward'])) * horizon:.1f}, {note}"
-        if "score" in row:
-            value = float(np.mean(row["score"]))
-            score = f"J {-value:.2f}, " if by_objective else f"score {value:.4g}, "
-        show(row["steps"], score + note)
+        if "merit" in row:
+            value = float(np.mean(row["merit"]))
+            merit = f"J {-value:.2f}, " if by_objective else f"greedy reward {value:.4g}, "
+        show(row["steps"], merit + note)
 
     session = replace(session or Session(), progress=progress)
     if resume:
@@ -115,7 +115,7 @@ def train(
         overwrite=overwrite,
         eval_every=job.eval_every,
         eval_episodes=job.eval_episodes,
-        score_by="objective" if by_objective else "reward",
+        best_by="objective" if by_objective else "reward",
         randomise=job.randomise,
         session=session,
         notes={FILE: job_text(job)},
@@ -144,7 +144,7 @@ class Arena:
     Attributes:
         scenario: name of the scenario.
         options: options of `ecn_marl.make`.
-        checkpoint: which policy of a run is used: `best` (the latest if none was scored), `latest`.
+        checkpoint: which policy of a run: `best` (the latest if none was evaluated), `latest`.
         effort: how much is searched for the settings of reference policies.
         searches: folder where searches are kept; None for this process only.
     """

@@ -1,4 +1,4 @@
-"""The learning curve of a run: scores of its policy, beside reference policies."""
+"""The learning curve of a run: merits of its policy, beside reference policies."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ EXPLORING = "#9a9a9a"
 """Colour of rewards under sampled actions; they do not measure the greedy policy."""
 
 PORT_METRICS = ("queue_mean", "utilisation")
-METRICS = ("score", "reward", *PORT_METRICS)
+METRICS = ("merit", "reward", *PORT_METRICS)
 """Metrics of a run that a learning curve shows."""
 
-SCORE_AXES = {
+MERIT_AXES = {
     "objective": "J (lower is better)",
     "reward": "mean reward per interval",
 }
-"""Labels of the axis of scores, by the kind of score (`score_by`)."""
+"""Labels of the axis of merits, by the kind of merit (`best_by`)."""
 
 
 def learning_curve(
@@ -30,34 +30,34 @@ def learning_curve(
     title: str,
     references: Mapping[str, float] | None = None,
     window: int = 1,
-    score_by: str = "reward",
+    best_by: str = "reward",
 ) -> bytes:
-    """Scores of the greedy policy over training, then metrics while exploring, as PNG.
+    """Merits of the greedy policy over training, then metrics while exploring, as PNG.
 
     Args:
         rows: rows of `metrics.jsonl`; metrics are numbers, or lists with one number per seed.
         title: title, with algorithm and scenario.
-        references: scores of other policies on the episodes of the run's scores, by name.
+        references: merits of other policies on the episodes of the run's merits, by name.
         window: updates over which metrics while exploring are averaged. It should cover whole
             episodes: environments start together, so one update covers one part of episodes.
-        score_by: kind of score, a key of `SCORE_AXES`.
+        best_by: kind of merit, a key of `MERIT_AXES`.
     """
-    scored = [row for row in rows if row.get("score") is not None]
+    evaluated = [row for row in rows if row.get("merit") is not None]
     width = min(max(len(rows) // 50, window), max(len(rows) // 3, 1))
     curves = {
         name: trailing_mean(_per_seed(rows, name), width)
         for name in METRICS[1:]
         if all(row.get(name) is not None for row in rows)
     }
-    panels = [3.4] * bool(scored) + [1.1] * ("reward" in curves)
+    panels = [3.4] * bool(evaluated) + [1.1] * ("reward" in curves)
     panels += [1.5] * any(name in curves for name in PORT_METRICS)
     page = Page(len(panels) or 1, (8.4, 6.8), sharex=True, height_ratios=panels or [1])
     page.figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
     steps, axes = np.array([row["steps"] for row in rows], float), iter(page.axes)
-    if scored:
-        draw_scores(next(axes), scored, references or {}, score_by)
+    if evaluated:
+        draw_merits(next(axes), evaluated, references or {}, best_by)
     if "reward" in curves:
-        _draw_exploring(next(axes), steps, curves["reward"], width, bool(scored))
+        _draw_exploring(next(axes), steps, curves["reward"], width, bool(evaluated))
     if any(name in curves for name in PORT_METRICS):
         _draw_ports(next(axes), steps, curves)
     if not panels:
@@ -84,57 +84,60 @@ def _per_seed(rows: Sequence[Mapping[str, object]], name: str) -> np.ndarray:
     return np.atleast_2d(np.array([row[name] for row in rows], float).T)
 
 
-def score_band(
-    scored: Sequence[Mapping[str, object]],
+def merit_band(
+    evaluated: Sequence[Mapping[str, object]],
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Mean score over seeds and its 95 % interval: over seeds, of one seed over episodes.
+    """Mean merit over seeds and its 95 % interval: over seeds, of one seed over episodes.
 
     Args:
-        scored: rows with a `score`.
+        evaluated: rows with a `merit`.
 
     Returns:
         The mean, the lower and the upper end, `[rows]` each; no ends if there are none.
     """
-    score = _per_seed(scored, "score")
-    seeds, mean = len(score), score.mean(0)
+    merit = _per_seed(evaluated, "merit")
+    seeds, mean = len(merit), merit.mean(0)
     if seeds > 1:
-        half_width = stats.t.ppf(0.975, seeds - 1) * score.std(0, ddof=1) / seeds**0.5
+        half_width = stats.t.ppf(0.975, seeds - 1) * merit.std(0, ddof=1) / seeds**0.5
         return mean, mean - half_width, mean + half_width
-    if all(row.get("score_low") is not None for row in scored):
-        return mean, *(_per_seed(scored, f"score_{bound}")[0] for bound in ("low", "high"))
+    if all(row.get("merit_low") is not None for row in evaluated):
+        return mean, *(_per_seed(evaluated, f"merit_{bound}")[0] for bound in ("low", "high"))
     return mean, None, None
 
 
-def draw_scores(
+def draw_merits(
     axis: Axes,
-    scored: Sequence[Mapping[str, object]],
+    evaluated: Sequence[Mapping[str, object]],
     references: Mapping[str, float],
-    score_by: str,
+    best_by: str,
 ) -> None:
-    """Draw scores with their interval, and references as lines."""
-    sign = -1.0 if score_by == "objective" else 1.0
-    steps, score = np.array([row["steps"] for row in scored], float), _per_seed(scored, "score")
-    mean, low, high = score_band(scored)
-    sample = "episodes" if len(score) == 1 else f"{len(score)} seeds"
+    """Draw merits with their interval, and references as lines."""
+    sign = -1.0 if best_by == "objective" else 1.0
+    steps, merit = (
+        np.array([row["steps"] for row in evaluated], float),
+        _per_seed(evaluated, "merit"),
+    )
+    mean, low, high = merit_band(evaluated)
+    sample = "episodes" if len(merit) == 1 else f"{len(merit)} seeds"
     if low is not None and high is not None:
         name = f"95 % interval over {sample}"
         axis.fill_between(
             steps, sign * low, sign * high, color=COLOURS[0], alpha=0.18, linewidth=0, label=name
         )
-    if len(score) > 1:
-        for i, seed_score in enumerate(score):
+    if len(merit) > 1:
+        for i, seed_merit in enumerate(merit):
             label = "each seed" if i == 0 else None
             axis.plot(
-                steps, sign * seed_score, color=COLOURS[0], linewidth=0.7, alpha=0.5, label=label
+                steps, sign * seed_merit, color=COLOURS[0], linewidth=0.7, alpha=0.5, label=label
             )
-    name = "greedy policy" if len(score) == 1 else "mean of greedy policies"
+    name = "greedy policy" if len(merit) == 1 else "mean of greedy policies"
     axis.plot(
         steps, sign * mean, color=COLOURS[0], linewidth=1.8, marker="o", markersize=3, label=name
     )
     for colour, (name, value) in zip(COLOURS[1:], references.items(), strict=False):
         label = f"{name}: {_short(sign * value)}"
         axis.axhline(sign * value, color=colour, linewidth=1.4, linestyle="--", label=label)
-    axis.set_ylabel(SCORE_AXES[score_by])
+    axis.set_ylabel(MERIT_AXES[best_by])
     legend = axis.legend(frameon=False, fontsize=9, loc="lower left", ncols=3)
     legend.set_bbox_to_anchor((0.0, 1.0))
 
@@ -144,15 +147,15 @@ def _short(value: float) -> str:
 
 
 def _draw_exploring(
-    axis: Axes, steps: np.ndarray, reward: np.ndarray, width: int, scored: bool
+    axis: Axes, steps: np.ndarray, reward: np.ndarray, width: int, evaluated: bool
 ) -> None:
     """Draw the rewards of training, in a faint colour because actions are sampled."""
     for curve in reward:
         axis.plot(steps, curve, color=EXPLORING, linewidth=1.0, marker=_dot(steps))
     axis.set_ylabel("reward", color=EXPLORING)
     note = f"while it explores, mean of {width} updates" if width > 1 else "while it explores"
-    if not scored:
-        note += "; the greedy policy was never scored (--eval-every)"
+    if not evaluated:
+        note += "; the greedy policy was never evaluated (--eval-every)"
     axis.set_title(note, loc="left", fontsize=9, color=EXPLORING)
     low, high = float(reward.min()), float(reward.max())
     margin = max(0.12 * (high - low), 0.005)  # constant rewards need an axis of some height, too

@@ -24,6 +24,7 @@ MEANING = {
     "weaker": "the interval has the paper's sign, but is smaller than the paper's figure",
     "not": "the interval contains 0; for a value that is no change, it misses the paper's figure",
     "opposite": "the whole interval has the other sign",
+    "too few seeds": "no verdict: a learner has fewer than three seeds",
     "invalid": "does not count: too many flows waited for a slot, or too many bytes or too much "
     "feedback was lost",
 }

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
-from ecn_marl.baselines.evaluation.statistics import mean_interval
+from ecn_marl.baselines.evaluation.statistics import positive_interval
 from ecn_marl.render.plots import COLOURS, Page
 from ecn_marl.render.rate_table import COLUMNS
 from ecn_marl.render.tables import DASH
@@ -21,6 +21,8 @@ TITLES = {
 """Titles by kind of scenario."""
 
 STEADY = ("utilisation", "fairness", "queue_us")
+SHARES = ("utilisation", "fairness", "long_bandwidth")
+"""Metrics of at most 1, where intervals end."""
 LONG = ("recovery_us", "drop_rate", "long_bandwidth")
 
 NEVER = "never"
@@ -37,7 +39,7 @@ def rate_bench_tables(result: Mapping[str, Any]) -> str:
         result: what `experiments.rate_bench.rate_bench` returns.
     """
     seeds = result["protocol"]["seeds"]
-    note = f", mean of {seeds} seeds ± 95 % (Student's t)" if seeds > 1 else ", one seed"
+    note = f", mean of {seeds} seeds [95 %, in logarithms]" if seeds > 1 else ", one seed"
     parts = []
     for kind, title in TITLES.items():
         scenarios = [
@@ -70,18 +72,26 @@ def _measured(kind: str, metrics: Mapping[str, Any]) -> str:
 
 
 def _value(name: str, values: list[float | None]) -> str:
-    """Mean of a metric ± 95 %; None (NaN in JSON) is a seed in which the event never occurred."""
-    _, factor, form = COLUMNS[name]
-    scaled = factor * np.asarray(values, np.float64)
-    if np.isnan(scaled).all():
+    """Mean of a metric [95 %]; None (NaN in JSON) is a seed in which the event never occurred."""
+    form = COLUMNS[name][2]
+    numbers = np.asarray(values, np.float64)
+    finite = numbers[~np.isnan(numbers)]
+    if not finite.size:
         return NEVER
-    finite = scaled[~np.isnan(scaled)]
-    mean, half_width = mean_interval(finite)
-    text = format(mean, form)
-    if len(finite) > 1 and float(format(half_width, form)):  # none that is rounded to 0
-        text += f" ± {format(half_width, form)}"
-    missing = len(scaled) - len(finite)
-    return f"{text} ({missing} of {len(scaled)} {NEVER})" if missing else text
+    text, low, high = (format(x, form) for x in _interval(name, finite))
+    if len(finite) > 1 and not low == text == high:
+        text += f" [{low}, {high}]"
+    missing = len(numbers) - len(finite)
+    return f"{text} ({missing} of {len(numbers)} {NEVER})" if missing else text
+
+
+def _interval(name: str, values: np.ndarray) -> tuple[float, float, float]:
+    """Mean of a metric over seeds and the ends of its interval, in the unit of the table."""
+    mean, low, high = positive_interval(values)
+    if name in SHARES:
+        high = min(high, max(mean, 1.0))
+    factor = COLUMNS[name][1]
+    return factor * mean, factor * low, factor * high
 
 
 def _printed(kind: str, paper: Mapping[str, float] | None) -> str:
@@ -106,14 +116,13 @@ def rate_bench_figure(result: Mapping[str, Any]) -> bytes:
     page = Page(1, (11.0, 3.8), columns=3)
     headings = ("utilisation, %", "fairness, %", "queue, µs")
     for axis, metric, heading in zip(page.axes, STEADY, headings, strict=True):
-        factor = COLUMNS[metric][1]
         for i, name in enumerate(scenarios[0]["policies"]):
             colour = COLOURS[i % len(COLOURS)]
             rows = [(scenario["size"], scenario["policies"][name]) for scenario in scenarios]
-            seeds = [factor * np.asarray(row["metrics"][metric]) for _, row in rows]
-            means, half_widths = zip(*map(mean_interval, seeds), strict=True)
+            seeds = [np.asarray(row["metrics"][metric]) for _, row in rows]
+            mean, low, high = np.array([_interval(metric, values) for values in seeds]).T
             axis.errorbar(
-                *([n for n, _ in rows], means, np.nan_to_num(half_widths)),
+                *([n for n, _ in rows], mean, np.nan_to_num([mean - low, high - mean])),
                 fmt="o-",
                 color=colour,
                 label=name,
@@ -121,7 +130,7 @@ def rate_bench_figure(result: Mapping[str, Any]) -> bytes:
                 capsize=2,
             )
             printed = [(n, row["paper"][metric]) for n, row in rows if row["paper"] is not None]
-            xs, ys = [n for n, _ in printed], [factor * value for _, value in printed]
+            xs, ys = [n for n, _ in printed], [COLUMNS[metric][1] * value for _, value in printed]
             axis.plot(xs, ys, "x", color=colour, markersize=7)
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_locator(LogLocator(2.0))

@@ -100,8 +100,8 @@ def learning_curves(records: Sequence[Record], title: str) -> bytes | None:
     page = Page(1, (9.0, 4.6))
     axis = page.axes[0]
     for (colour, style), record in zip(_line_styles(), shown, strict=False):
-        steps, scores = common_steps(record.curves)
-        low, middle, high = np.percentile(scores, [25.0, 50.0, 75.0], axis=0)
+        steps, values = common_steps(record.curves)
+        low, middle, high = np.percentile(values, [25.0, 50.0, 75.0], axis=0)
         axis.fill_between(steps, low, high, color=colour, alpha=0.18, linewidth=0)
         name = f"{record.name}, {record.seeds} seeds" if record.seeds > 1 else record.name
         axis.plot(steps, middle, color=colour, linestyle=style, linewidth=1.6, label=name)
@@ -120,16 +120,16 @@ def learning_curves(records: Sequence[Record], title: str) -> bytes | None:
 
 
 def common_steps(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
-    """Curves interpolated to common steps, in the range where all of them have scores.
+    """Curves interpolated to common steps, in the range where all of them have values.
 
     Args:
-        curves: curves with one point or more each; NaN scores are left out.
+        curves: curves with one point or more each; NaN values are left out.
 
     Returns:
-        Steps `[n]` and scores `[curves, n]`, interpolated linearly.
+        Steps `[n]` and values `[curves, n]`, interpolated linearly.
     """
-    finite = [np.isfinite(c.score) & np.isfinite(c.steps) for c in curves]
-    parts = [(c.steps[mask], c.score[mask]) for c, mask in zip(curves, finite, strict=True)]
+    finite = [np.isfinite(c.value) & np.isfinite(c.steps) for c in curves]
+    parts = [(c.steps[mask], c.value[mask]) for c, mask in zip(curves, finite, strict=True)]
     parts = [part for part in parts if part[0].size]
     first = max(steps[0] for steps, _ in parts)
     last = min(steps[-1] for steps, _ in parts)

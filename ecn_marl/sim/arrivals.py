@@ -21,13 +21,10 @@ from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.failures import links_up
 from ecn_marl.sim.schedules import ScheduleParams
-from ecn_marl.sim.sizes import CHUNK, exact_add, packet_count, size_class
+from ecn_marl.sim.sizes import add_headers, exact_add, size_class, sum_exactly
 from ecn_marl.sim.state import SimParams, SimState, Totals
 from ecn_marl.sim.traffic import Offer
 from ecn_marl.sim.transports import Mixed
-
-EXACT_REST = 2.0**31
-"""Headers of a flow beyond this many bytes are counted in whole chunks: endless flows."""
 
 LATE_US = 1e-3
 """A flow that starts this long before its tick has waited; less is rounding of its start, µs."""
@@ -120,13 +117,8 @@ def _joined(cfg: SimConfig, offers: list[Offer], params: SimParams) -> Offer:
     offer: Offer = jax.tree.map(lambda *x: jnp.concatenate(x), *offers)
     if not cfg.transport.header:
         return offer
-    headers = cfg.transport.header * packet_count(offer.payload)
-    chunks = jnp.where(headers > EXACT_REST, jnp.floor(headers / CHUNK), 0.0)
-    return replace(
-        offer,
-        wire_high=offer.wire_high + chunks.astype(jnp.int32),
-        wire_low=offer.wire_low + (headers - chunks * CHUNK),
-    )
+    high, low = add_headers(offer.wire_high, offer.wire_low, cfg.transport.header)
+    return replace(offer, wire_high=high, wire_low=low)
 
 
 def _numbered(offers: list[Offer], params: SimParams) -> list[Offer]:
@@ -157,9 +149,11 @@ def _counted(
     begun = measured & (size_class(offer.payload) == jnp.arange(3)[:, None])
     return replace(
         totals,
-        offered=exact_add(high, low, jnp.where(taken, offer.wire_low, 0.0).sum(), CHUNK),
+        offered=sum_exactly((high, low), jnp.where(taken, offer.wire_low, 0.0)),
         started=totals.started + taken.sum().astype(jnp.int32),
         begun=totals.begun + begun.sum(1).astype(jnp.int32),
         deferred=totals.deferred + deferred.sum().astype(jnp.int32),
-        deferred_us=totals.deferred_us - jnp.where(deferred, offer.start, 0.0).sum(),
+        deferred_us=exact_add(
+            *totals.deferred_us, -jnp.where(deferred, offer.start, 0.0).sum(), tickets.TIME_UNIT
+        ),
     )

@@ -14,10 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from ecn_marl._types import Leaf
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim import ways
 from ecn_marl.sim.config import SimConfig
-from ecn_marl.sim.sizes import CHUNK, HEADER, size_class, wire_bytes
+from ecn_marl.sim.sizes import (
+    CHUNK,
+    HEADER,
+    SLOWDOWN_UNIT,
+    counter_value,
+    exact_add,
+    size_class,
+    wire_bytes,
+)
 from ecn_marl.sim.slots import look_up_one, segment_sum
 from ecn_marl.sim.state import Flows, NetParams, SimParams, SimState
 
@@ -149,10 +158,15 @@ def completion(cfg: SimConfig, state: SimState, params: SimParams) -> Completion
     if bins:
         cell = jnp.where(ongoing, kind * bins + life.slowdown_bin(slowdown, bins), 3 * bins)
         histogram = histogram.at[cell].add(ongoing.astype(histogram.dtype), mode="drop")
+
+    def summed(counter: tuple[Leaf, Leaf], values: Array) -> Array:
+        open_sum = jnp.where(by_class, values, 0.0).sum(1)
+        return counter_value(exact_add(*counter, open_sum, SLOWDOWN_UNIT), SLOWDOWN_UNIT)
+
     return Completion(
         begun=totals.begun,
         unfinished=by_class.sum(1).astype(jnp.int32),
-        total=totals.slowdown + jnp.where(by_class, slowdown, 0.0).sum(1),
-        log_total=totals.log_slowdown + jnp.where(by_class, jnp.log(slowdown), 0.0).sum(1),
+        total=summed(totals.slowdown, slowdown),
+        log_total=summed(totals.log_slowdown, jnp.log(slowdown)),
         histogram=histogram.reshape(3, bins),
     )

@@ -14,7 +14,14 @@ from jaxtyping import Array
 from ecn_marl._checks import NOT_NEGATIVE, POSITIVE, Real, Whole, check
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim.random import IncastStream, hash_bits, shuffled, uniform
+from ecn_marl.sim.random import (
+    IncastStream,
+    hash_bits,
+    member_bits,
+    shuffled,
+    to_unit,
+    uniform,
+)
 from ecn_marl.sim.servers import Server, burst, burst_links, burst_pairs
 from ecn_marl.sim.sizes import wire_bytes, wire_size
 from ecn_marl.sim.sizing import Demand, uniform_pairs
@@ -179,8 +186,7 @@ class Incast:
         if self.server:
             src, receiver = burst(self.server, params.receiver, state.seed, state.burst, number)
         size = self._size(state, params)
-        # Up to 4096 flows of a burst have counters of their own.
-        coin = uniform(state.seed, state.burst * 4096 + number, IncastStream.START)
+        coin = to_unit(member_bits(state.seed, state.burst, number, IncastStream.START))
         delay = params.jitter_us * (number + coin) / size
         return anonymous_offer(
             state.start + delay,

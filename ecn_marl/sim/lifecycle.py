@@ -31,7 +31,7 @@ from ecn_marl._types import Leaf
 from ecn_marl.sim import slots
 from ecn_marl.sim.paths import ALONE, Paths, find_paths, queue_numbers
 from ecn_marl.sim.random import Stream, hash_bits, to_unit
-from ecn_marl.sim.sizes import size_class
+from ecn_marl.sim.sizes import SLOWDOWN_UNIT, exact_add, size_class
 from ecn_marl.sim.slots import look_up, segment_sum
 from ecn_marl.sim.state import Flows, NetParams, Totals
 from ecn_marl.sim.traffic import Offer
@@ -303,14 +303,14 @@ def finish(
         n_scheduled = fct_log.shape[0]
         row = jnp.where(done & (flows.flow_id >= 0), flows.flow_id, n_scheduled)
         fct_log = fct_log.at[row].set(fct, mode="drop")
+    cell = jnp.where(measured, size, 3)
+    sums, log_sums = (segment_sum(jnp.where(measured, x, 0.0), cell, 3) for x in (slowdown, logs))
     totals = replace(
         totals,
         finished=totals.finished + (of_class & done).sum(1).astype(jnp.int32),
         measured=totals.measured + (of_class & measured).sum(1).astype(jnp.int32),
-        slowdown=totals.slowdown
-        + segment_sum(jnp.where(measured, slowdown, 0.0), jnp.where(measured, size, 3), 3),
-        log_slowdown=totals.log_slowdown
-        + segment_sum(jnp.where(measured, logs, 0.0), jnp.where(measured, size, 3), 3),
+        slowdown=exact_add(*totals.slowdown, sums, SLOWDOWN_UNIT),
+        log_slowdown=exact_add(*totals.log_slowdown, log_sums, SLOWDOWN_UNIT),
         histogram=histogram,
     )
     # From now on it is relative to the end of the next tick.

@@ -44,8 +44,13 @@ def histogram_quantile(counts: ArrayLike, q: float) -> np.ndarray:
 
 def counter_bytes(counter: tuple[ArrayLike, ArrayLike]) -> np.ndarray:
     """Value of a `Totals` byte counter as float64 (or of a batch of them)."""
+    return counted(counter, CHUNK)
+
+
+def counted(counter: tuple[ArrayLike, ArrayLike], unit: float) -> np.ndarray:
+    """Value of a counter of whole units and a rest as float64 (or of a batch of them)."""
     high, low = counter
-    return np.asarray(np.asarray(high, np.float64) * CHUNK + np.asarray(low, np.float64))
+    return np.asarray(np.asarray(high, np.float64) * unit + np.asarray(low, np.float64))
 
 
 def source_metrics(

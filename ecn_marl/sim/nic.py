@@ -104,10 +104,12 @@ def send(
     finished = active & (flows.rest_high == 0) & (flows.rest_low - give < LAST_BYTE)
     give = jnp.where(finished, flows.rest_low, give)
     rest = flows.rest_low - give
-    # Exactly the bytes that float32 took off the rest: no byte is lost to rounding.
-    give = jnp.where(active, flows.rest_low - rest, 0.0)
     # While whole chunks are left, `rest_low` holds one at least and does not limit a substep.
     borrow = (flows.rest_high > 0) & (rest < CHUNK)
+    lent = jnp.where(borrow, CHUNK, 0.0)
+    rest = rest + lent
+    # Exactly the bytes that float32 took off the rest: no byte is lost to rounding.
+    give = jnp.where(active, flows.rest_low - (rest - lent), 0.0)
     size = in_use(jnp.where(finished, flows.rest_low, 0.0), eventful)
     finished_at = _finish_times(size, rate, demand, begin, flows.src, sharing, nic.capacity, dt)
     if latched:
@@ -116,7 +118,7 @@ def send(
         flows = replace(flows, pace=rate, spaced=jnp.where(give > 0, spacing, flows.spaced))
     flows = replace(
         flows,
-        rest_low=jnp.where(borrow, rest + CHUNK, rest),
+        rest_low=rest,
         rest_high=flows.rest_high - borrow,
     )
     return Sent(flows, give, finished, finished_at, level, begin, eventful)

@@ -92,25 +92,48 @@ class GroupStream(IntEnum):
     START = 0
 
 
-def hash_bits(seed: jax.Array, counter: jax.Array, stream: int) -> jax.Array:
+def hash_bits(seed: jax.Array, counter: jax.Array, stream: int | jax.Array) -> jax.Array:
     """Scramble `(seed, counter, stream)` into 32 bits (two multiply-xorshift rounds each).
 
     Args:
         seed: uint32, scalar or broadcastable.
         counter: integer index of the draw.
-        stream: static small integer that separates the draws made at one counter.
+        stream: small integer that separates the draws made at one counter.
 
     Returns:
         uint32 of the broadcast shape.
     """
     # Odd multipliers (2^32 over the golden ratio, MurmurHash3's) are one to one modulo 2^32:
     # no two counters of a stream collide.
-    x = counter.astype(jnp.uint32) * jnp.uint32(0x9E3779B9) + jnp.uint32(stream) * jnp.uint32(
-        0x85EBCA6B
-    )
+    stream_bits = jnp.asarray(stream).astype(jnp.uint32)
+    x = counter.astype(jnp.uint32) * jnp.uint32(0x9E3779B9) + stream_bits * jnp.uint32(0x85EBCA6B)
     x = _scramble(x ^ seed)
     # `_scramble` maps 0 to 0: the constant keeps an all-zero input from giving 0.
     return _scramble(x + seed * jnp.uint32(0xC2B2AE35) + jnp.uint32(0x27D4EB2F))
+
+
+ROW_BITS, STREAMS = 12, 8
+"""In `member_bits`, 2^12 members of a group share a stream; the distance of such streams, which is
+above every stream of a source with groups."""
+
+
+def member_bits(seed: jax.Array, group: jax.Array, number: jax.Array, stream: int) -> jax.Array:
+    """Bits of the members of a group, e.g. of the flows of a burst.
+
+    Every 4096 members have a stream of their own. Within 52,000 groups in a row no two members of
+    up to 65,536 have the same bits.
+
+    Args:
+        seed: uint32, scalar or broadcastable.
+        group: number of the group, int32.
+        number: number of each member in its group, int32.
+        stream: static integer below `STREAMS`.
+
+    Returns:
+        uint32 of the broadcast shape.
+    """
+    row, place = number >> ROW_BITS, number & (2**ROW_BITS - 1)
+    return hash_bits(seed, (group << ROW_BITS) + place, stream + STREAMS * row)
 
 
 def _scramble(x: jax.Array) -> jax.Array:

@@ -28,13 +28,14 @@ from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan
 from ecn_marl._types import Leaf
 from ecn_marl.sim import lifecycle as life
-from ecn_marl.sim.metrics import counter_bytes, slowdown_summary
+from ecn_marl.sim.metrics import counted, counter_bytes, slowdown_summary
 from ecn_marl.sim.paths import ALONE, find_paths
 from ecn_marl.sim.queues import Ecn, checked_thresholds
 from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.schedules import Schedule, schedule, widest_tick
 from ecn_marl.sim.simulator import MAX_TICK, SimParams, SimState, Simulator, scaled_ecn
 from ecn_marl.sim.sizes import CHUNK, PAYLOAD, wire_size
+from ecn_marl.sim.tickets import TIME_UNIT
 from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.trace import FlowList, read_flows
 from ecn_marl.sim.transports import parse_transport
@@ -419,9 +420,10 @@ def _account(
     balance["error"] = offered - sum(parts)
     counts = {
         "started": float(admitted),
-        "late_feedback": float(totals.late_feedback),
+        "late_feedback": float(counted(totals.late_feedback, CHUNK)),
         "deferred": float(totals.deferred) + float(wire.size - admitted),
-        "deferred_us": float(totals.deferred_us) + float(left_us[admitted:].sum()),
+        "deferred_us": float(counted(totals.deferred_us, TIME_UNIT))
+        + float(left_us[admitted:].sum()),
         "pauses": float(totals.pauses),
         "drops": dropped / packet,
     }

@@ -19,7 +19,7 @@ from jaxtyping import Array, Int
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim.random import IncastStream, hash_bits, shuffled
+from ecn_marl.sim.random import IncastStream, hash_bits, member_bits, shuffled
 
 Server = tuple[int, ...]
 """Number of each host's server; empty for a server to each host."""
@@ -96,11 +96,9 @@ def burst(
     # Two words of bits: `-1 - number` is the counter of no other burst.
     order = hash_bits(seed, jnp.stack([number, -1 - number]), IncastStream.ORDER)
     sender = (target + 1 + shuffled(order, flow, n - 1)) % n
-    # Flows of two bursts have different counters while a burst has at most 4096 flows.
-    index = number * 4096 + flow
-    coin = hash_bits(seed, index, IncastStream.RECEIVER_NIC)
-    dst = tables.pick(jnp.broadcast_to(target, index.shape), coin)
-    return tables.pick(sender, hash_bits(seed, index, IncastStream.SENDER_NIC)), dst
+    coin = member_bits(seed, number, flow, IncastStream.RECEIVER_NIC)
+    dst = tables.pick(jnp.broadcast_to(target, flow.shape), coin)
+    return tables.pick(sender, member_bits(seed, number, flow, IncastStream.SENDER_NIC)), dst
 
 
 def burst_links(server: Server, receiver: Leaf) -> Array:

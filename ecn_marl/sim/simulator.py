@@ -234,6 +234,7 @@ class Simulator(SimConfig):
     def _no_totals(self) -> Totals:
         """Counters at the start."""
         zero, count = jnp.zeros((), jnp.result_type(float)), jnp.zeros((), jnp.int32)
+        by_class = (jnp.zeros((3,), jnp.int32), jnp.zeros((3,), zero.dtype))
         return Totals(
             offered=(count, zero),
             delivered=(count, zero),
@@ -242,14 +243,14 @@ class Simulator(SimConfig):
             finished=jnp.zeros((3,), jnp.int32),
             begun=jnp.zeros((3,), jnp.int32),
             measured=jnp.zeros((3,), jnp.int32),
-            slowdown=jnp.zeros((3,), zero.dtype),
-            log_slowdown=jnp.zeros((3,), zero.dtype),
+            slowdown=by_class,
+            log_slowdown=by_class,
             histogram=jnp.zeros((3 * self.bins,), jnp.int32) if self.bins else None,
             deferred=count,
-            deferred_us=zero,
+            deferred_us=(count, zero),
             pauses=count,
-            late_feedback=count,
-            flow_ticks=count,
+            late_feedback=(count, zero),
+            flow_ticks=(count, zero),
             flowlets=(count, count) if self.redraws else None,
         )
 
@@ -371,7 +372,9 @@ class Simulator(SimConfig):
             delivered=exact_add(*totals.delivered, delivered, CHUNK),
             dropped=exact_add(*totals.dropped, slotless[1], CHUNK),
             offered=exact_add(*totals.offered, slotless[1], CHUNK),
-            flow_ticks=totals.flow_ticks + tick.busy.sum().astype(jnp.int32),
+            flow_ticks=exact_add(
+                *totals.flow_ticks, tick.busy.sum().astype(flows.tail.dtype), CHUNK
+            ),
         )
         state = replace(
             state,

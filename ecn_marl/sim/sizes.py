@@ -23,6 +23,10 @@ from ecn_marl.errors import InvalidValue
 CHUNK = float(2**18)
 """Bytes per unit of the high part of a byte count."""
 
+SLOWDOWN_UNIT = 16.0
+"""Unit of the high part of a sum of slowdowns or of their logarithms: float32 holds the rest, and
+so every slowdown that is added, to 1e-6."""
+
 PAYLOAD = 1000.0
 """Payload of a full data packet, bytes."""
 
@@ -239,14 +243,84 @@ def exact_add(
         high: whole units.
         low: rest, below `unit`.
         amount: what to add, >= 0.
-        unit: bytes per unit of `high`.
+        unit: size of a unit of `high`.
     """
     low = low + amount
     carry = jnp.floor(low / unit)
     return high + carry.astype(high.dtype), low - carry * unit
 
 
+def counter_value(counter: tuple[Leaf, Leaf], unit: float = CHUNK) -> Float[Array, "..."]:
+    """Value of a counter of whole units and a rest as a float, good to seven digits."""
+    high, low = (jnp.asarray(part) for part in counter)
+    return high.astype(low.dtype) * unit + low
+
+
 def size_class(payload: Float[Array, "*n"]) -> Int[Array, "*n"]:
     """0 for mice, 1 for medium flows, 2 for elephants, by `SIZE_CLASSES`."""
     large = (payload > SIZE_CLASSES[0]).astype(jnp.int32)
     return large + (payload > SIZE_CLASSES[1]).astype(jnp.int32)
+
+
+_BITS = 18
+"""`CHUNK` is 2^18 bytes."""
+
+
+def wire_chunks(payload: Float[Array, "*m"]) -> tuple[Int[Array, "*m"], Float[Array, "*m"]]:
+    """Wire bytes of payloads, exact at any size: whole units of `CHUNK` and the rest, `[*M]` each.
+
+    A chunk stays in the rest if there is one: NICs send from it, and it would limit their rates.
+    """
+    high = jnp.floor(payload / CHUNK)
+    return add_headers(high.astype(jnp.int32), payload - high * CHUNK, HEADER, PAYLOAD)
+
+
+def add_headers(
+    high: Int[Array, "*m"],
+    low: Float[Array, "*m"],
+    header: float,
+    packet: float = PAYLOAD + HEADER,
+) -> tuple[Int[Array, "*m"], Float[Array, "*m"]]:
+    """Bytes with a header more per packet, exact at any size; chunks and rest as of `wire_chunks`.
+
+    Integers of 32 bits throughout, since float32 has whole numbers up to 16.8 MB only.
+
+    Args:
+        high: bytes without these headers, whole units of `CHUNK`.
+        low: the rest of them.
+        header: bytes of a header, a whole number up to 1000.
+        packet: bytes of a full packet without it, a whole number.
+    """
+    size, more = int(packet), int(header)
+    per_chunk, beyond = divmod(int(CHUNK), size)
+    # Packets beyond `per_chunk` of every chunk; divided in two steps, so that nothing overflows.
+    whole, part = high // size, high % size
+    last = (beyond * part + jnp.ceil(low).astype(jnp.int32) + (size - 1)) // size
+    for count, bytes_each in ((high, per_chunk * more), (beyond * whole + last, more)):
+        chunks, rest = _times(count, bytes_each)
+        high, low = exact_add(high + chunks, low, rest.astype(low.dtype), CHUNK)
+    kept = jnp.minimum(high, 1)
+    return high - kept, low + kept.astype(low.dtype) * CHUNK
+
+
+def _times(count: Int[Array, "*m"], factor: int) -> tuple[Int[Array, "*m"], Int[Array, "*m"]]:
+    """`count * factor` in chunks and a rest below two chunks, for factors below 2^18."""
+    top, low = count >> _BITS, count & (2**_BITS - 1)
+    # Two halves of nine bits each, so that no product has more than 31.
+    half, mask = _BITS // 2, 2 ** (_BITS // 2) - 1
+    upper, lower = (low >> half) * factor, (low & mask) * factor
+    chunks = top * factor + (upper >> half) + (lower >> _BITS)
+    return chunks, ((upper & mask) << half) + (lower & (2**_BITS - 1))
+
+
+def sum_exactly(
+    counter: tuple[Int[Array, ""], Float[Array, ""]], amounts: Float[Array, " m"]
+) -> tuple[Int[Array, ""], Float[Array, ""]]:
+    """Add up to 2^20 amounts below 2^20 bytes to a counter in chunks; no whole byte is rounded."""
+    floor = jnp.floor(amounts)
+    whole, (high, low) = floor.astype(jnp.int32), counter
+    half, mask = _BITS // 2, 2 ** (_BITS // 2) - 1
+    upper, lower = (x.sum().astype(high.dtype) for x in (whole >> half, whole & mask))
+    rest = (lower & (2**_BITS - 1)).astype(low.dtype) + (amounts - floor).sum()
+    high, low = exact_add(high + (upper >> half) + (lower >> _BITS), low, rest, CHUNK)
+    return exact_add(high, low, ((upper & mask) << half).astype(low.dtype), CHUNK)

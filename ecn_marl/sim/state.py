@@ -173,7 +173,11 @@ class Flows:
 
 @struct.dataclass
 class Totals:
-    """Counters since the start; bytes are whole chunks and a rest, so none is lost to rounding.
+    """Counters since the start.
+
+    What grows beyond the digits of float32 or int32 is a pair of whole units and a rest, see
+    `sizes.exact_add`: bytes and ticks of flows in units of `sizes.CHUNK`, times of
+    `tickets.TIME_UNIT`, sums of slowdowns of `sizes.SLOWDOWN_UNIT`.
 
     Attributes:
         offered: wire bytes of all admitted flows, bytes sent again after a drop included.
@@ -183,8 +187,8 @@ class Totals:
         finished: flows whose last ACK is back, per size class `[3]` (<= 100 KB, <= 1 MB, larger).
         begun: admitted flows that began within `SimParams.window`, `[3]`.
         measured: of these, those whose last ACK is back, `[3]`.
-        slowdown: sum of the slowdowns of `measured`, `[3]`.
-        log_slowdown: sum of their natural logarithms, `[3]`.
+        slowdown: sum of the slowdowns of `measured`, `[3]` each.
+        log_slowdown: sum of their natural logarithms, `[3]` each.
         histogram: the same slowdowns in log-spaced bins, one class after the other, `[3 * bins]`;
             None without bins. No leaf has size zero: some libraries cannot save such.
         deferred: flows that waited for a free slot or a place among a tick's arrivals.
@@ -204,14 +208,14 @@ class Totals:
     finished: Leaf
     begun: Leaf
     measured: Leaf
-    slowdown: Leaf
-    log_slowdown: Leaf
+    slowdown: tuple[Leaf, Leaf]
+    log_slowdown: tuple[Leaf, Leaf]
     histogram: Leaf
     deferred: Leaf
-    deferred_us: Leaf
+    deferred_us: tuple[Leaf, Leaf]
     pauses: Leaf
-    late_feedback: Leaf
-    flow_ticks: Leaf
+    late_feedback: tuple[Leaf, Leaf]
+    flow_ticks: tuple[Leaf, Leaf]
     flowlets: tuple[Leaf, Leaf] | None = None
 
 

@@ -18,6 +18,7 @@ from ecn_marl.sim.hops import Ports, own_queues, per_queue, queue_waits, sites
 from ecn_marl.sim.nic import Nic
 from ecn_marl.sim.queues import Ecn, batches
 from ecn_marl.sim.random import Stream, hash_bits, to_unit
+from ecn_marl.sim.sizes import CHUNK, exact_add
 from ecn_marl.sim.slots import kept, look_up, look_up_one
 from ecn_marl.sim.state import Flows, NetParams, SimParams, SimState
 from ecn_marl.sim.ways import FLOWLET
@@ -104,7 +105,8 @@ def prepare(
         transport=params.transport,
         busy=busy,
     )
-    totals = replace(state.totals, late_feedback=state.totals.late_feedback + n_late)
+    late = exact_add(*state.totals.late_feedback, n_late.astype(flows.tail.dtype), CHUNK)
+    totals = replace(state.totals, late_feedback=late)
     return tick, replace(state, flows=kept(flows, state.flows, busy), totals=totals)
 
 

@@ -25,10 +25,7 @@ from jaxtyping import Array, PyTree
 from ecn_marl._checks import Real, Whole
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim.sizes import (
-    CHUNK,
-    wire_bytes,
-)
+from ecn_marl.sim.sizes import wire_chunks
 
 LOAD = Real(above=0.0, high=1.5)
 """Allowed loads, as a share of a line rate: above 1 flows pile up."""
@@ -111,17 +108,15 @@ class SizedSource(Source, Protocol):
 
 def anonymous_offer(start: Array, src: Array, dst: Array, payload: Array, valid: Array) -> Offer:
     """An offer of hashed, unnumbered flows."""
-    wire = wire_bytes(payload)
-    # A chunk stays in the rest, see `schedules.wire_parts`.
-    high = jnp.maximum(jnp.floor(wire / CHUNK) - 1.0, 0.0)
+    high, low = wire_chunks(payload)
     minus = jnp.full(src.shape, -1, jnp.int32)
     return Offer(
         start=start,
         src=src.astype(jnp.int32),
         dst=dst.astype(jnp.int32),
         payload=payload,
-        wire_high=high.astype(jnp.int32),
-        wire_low=wire - high * CHUNK,
+        wire_high=high,
+        wire_low=low,
         path=minus,
         path_back=minus,
         flow_id=minus,

@@ -13,6 +13,8 @@ from rich.table import Table
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
 from ecn_marl.render.tables import DASH, number, percent, plain_table
+from ecn_marl.sim.metrics import counted
+from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.speed import explained
 from ecn_marl.speed.programs import AT_ONCE, random_steps, start
 from ecn_marl.speed.timing import Compiled, Plan, Timing, compiled, interleaved
@@ -58,8 +60,8 @@ class Network:
         self._ticks += float(np.mean(self._flow_ticks() - before, dtype=np.float64))
 
     def _flow_ticks(self) -> np.ndarray:
-        # Another type makes a copy, and the next call takes the memory of the state.
-        return np.asarray(self._carry[1].sim.totals.flow_ticks, np.int64)
+        # As float64 it is a copy; the next call takes the memory of the state.
+        return counted(self._carry[1].sim.totals.flow_ticks, CHUNK)
 
     @property
     def busy(self) -> float:

@@ -16,11 +16,11 @@ from jaxtyping import PyTree
 from ecn_marl import lanes
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.clocks import choose_clock
-from ecn_marl.sim.metrics import counter_bytes
+from ecn_marl.sim.metrics import counted, counter_bytes
 from ecn_marl.sim.poisson import Poisson
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.simulator import SimParams, SimState, Simulator, scaled_ecn
-from ecn_marl.sim.sizes import CHUNK, size_table
+from ecn_marl.sim.sizes import CHUNK, SLOWDOWN_UNIT, size_table
 from ecn_marl.sim.sizing import demand_of, slots_for
 from ecn_marl.sim.topology import GBPS, Topology, fat_tree, star
 from ecn_marl.sim.transports import parse_transport
@@ -131,7 +131,7 @@ def _snapshot(state: SimState, queue: np.ndarray) -> Snapshot:
     return Snapshot(
         started=np.asarray(totals.started, np.float64),
         finished=np.asarray(totals.finished, np.float64),
-        slowdown=np.asarray(totals.slowdown, np.float64),
+        slowdown=counted(totals.slowdown, SLOWDOWN_UNIT),
         delivered=np.asarray(counter_bytes(totals.delivered), np.float64),
         queue=queue.copy(),  # the caller goes on adding to it
     )

@@ -8,13 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import typer
 from commands import failure, run
 
+from ecn_marl.baselines import algorithms as port_algorithms
 from ecn_marl.baselines.adpg import ADPG, ADPGConfig, later_mean, unsteadiness
 from ecn_marl.baselines.rl.rate_rollout import Events, keyed
+from ecn_marl.baselines.training.checkpoint import write_json
 from ecn_marl.baselines.training.loop import compiled_update, initial_state
+from ecn_marl.cli import app
 from ecn_marl.envs.rate.measure import Steered, measure
 from ecn_marl.envs.rate.scenarios import make_rate, with_options
+from ecn_marl.experiments import workflow
+from ecn_marl.experiments.rate import ALGORITHMS as RATE_ALGORITHMS
 
 TINY = ("senders=4", "envs=4", "rollout=64", "events=16")
 
@@ -184,3 +190,82 @@ def test_commands_refuse_options_without_meaning():
 def test_bad_settings_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         ADPGConfig(**change)
+
+
+VALUES = {
+    "flows": "x.csv",
+    "config": "pyproject.toml",
+    "distributed": "h:1,1,0",
+    "randomise": "load=2",
+}
+"""Values of options that are read before it is known whose they are; 3 for all others."""
+
+USED = {
+    "train": (
+        *("steps", "envs", "seed", "out", "resume", "set", "save-updates", "save-seconds"),
+        *("overwrite", "json"),
+    ),
+    "bench": ("algorithms", "seeds", "out", "results", "small", "largest", "json"),
+}
+
+
+def options_of(command: str) -> list[tuple[str, bool]]:
+    """Options of a command: its name, and whether it takes a value."""
+    group = typer.main.get_command(app)
+    options = group.commands[command].params
+    return [(x.opts[0][2:], not x.is_flag) for x in options if x.opts[0].startswith("--")]
+
+
+@pytest.mark.parametrize("command", ["train", "bench"])
+def test_every_option_is_used_or_refused_in_one_line(command, tmp_path, monkeypatch):
+    monkeypatch.setattr(workflow, "join", lambda *args: True)
+    monkeypatch.setattr("ecn_marl.experiments.job_files.read_job", lambda path: {})
+    monkeypatch.chdir(tmp_path)
+    names = [name for name, _ in options_of(command)]
+    assert set(USED[command]) < set(names)
+    refused = 0
+    for name, takes_value in options_of(command):
+        if name not in (*USED[command], "help", "import"):
+            value = VALUES.get(name.replace("-", "_"), "pfc=false" if name == "env" else 3)
+            message = failure(command, "adpg", f"--{name}", *([value] if takes_value else []))
+            option = "pfc" if name == "env" else name
+            assert message.startswith(f"ecn-marl: --{option} = ")
+            assert "no such option with adpg" in message
+            refused += 1
+    assert refused >= 10
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_resumed_run_keeps_its_algorithm_seed_and_folder(tmp_path):
+    write_json(
+        tmp_path / "config.json", {"algorithm": "adpg", "settings": {}, "steps": 8, "seed": 4}
+    )
+    for args, message in (
+        (("ppo",), "algorithm = 'ppo' is not allowed: expected 'adpg', with which"),
+        (("ippo",), "algorithm = 'ippo' is not allowed: expected 'adpg', with which"),
+        (("--seed", 0), "seed = 0 is not allowed: expected 4, with which"),
+        (("--out", tmp_path / "x"), "with which"),
+        (("--set", "envs=3"), "goes on as it was started"),
+        (("--overwrite",), "goes on as it was started"),
+        (("--episodes", 3), "ecn-marl eval"),
+    ):
+        assert message in failure("train", *args, "--resume", tmp_path)
+    ports = tmp_path / "ports"
+    ports.mkdir()
+    write_json(ports / "config.json", {"algorithm": "ippo", "settings": {}, "steps": 8, "seed": 0})
+    assert "algorithm = 'adpg' is not allowed: expected 'ippo'" in failure(
+        "train", "adpg", "--resume", ports
+    )
+
+
+def test_unknown_algorithms_are_told_all_there_are():
+    """Learners of ports and of flows, wherever both are allowed; the other kind is named."""
+    every = {*port_algorithms.ALGORITHMS, *RATE_ALGORITHMS}
+    assert tuple(RATE_ALGORITHMS) == port_algorithms.RATE_LEARNERS
+    for args in (("train", "xyz"), ("train",)):
+        words = failure(*args).replace(":", ",").replace("of ", ",").replace(" (", ",").split(",")
+        assert every <= {word.strip() for word in words}
+    text = failure("bench", "adpg", "--algorithms", "xyz")
+    assert all(f" {name}" in text for name in (*RATE_ALGORITHMS, "swift", "hpcc"))
+    for args in (("bench", "--algorithms", "adpg"), ("tune", "incast-v0", "apg", "--out", "x")):
+        assert "a learner whose agents are ports" in failure(*args)

@@ -79,22 +79,22 @@ def test_everything_is_scored(done):
         assert Record.load(file).meta == records[name].meta
 
 
-def test_learning_curves_are_the_scores_of_the_run(done):
+def test_learning_curves_are_the_merits_of_the_run(done):
     plan, results = done
     text = (plan.out / SMALL / "pet" / "metrics.jsonl").read_text()
-    rows = [row for row in map(json.loads, text.splitlines()) if "score" in row]
+    rows = [row for row in map(json.loads, text.splitlines()) if "merit" in row]
     lines = results[SMALL]["pet"].curves
     assert len(lines) == 2 and results[SMALL]["pet"].meta["curve"] == "J"
     for i, curve in enumerate(lines):
         assert curve.steps.tolist() == [row["steps"] for row in rows]
-        np.testing.assert_allclose(curve.score, [-row["score"][i] for row in rows], rtol=1e-5)
-        assert (curve.score >= 1.0).all(), "J is a slowdown"
+        np.testing.assert_allclose(curve.value, [-row["merit"][i] for row in rows], rtol=1e-5)
+        assert (curve.value >= 1.0).all(), "J is a slowdown"
 
 
 def test_levels_beside_the_curves_are_of_the_same_episodes(done):
     plan, results = done
     config = read_config(plan.out / SMALL / "pet")
-    secn1 = curves.reference_scores(config)["static:secn1"]
+    secn1 = curves.reference_merits(config)["static:secn1"]
     level = {name: record.meta.get("curve_level") for name, record in results[SMALL].items()}
     assert level["static:secn1"] == pytest.approx(-secn1.value[0], rel=1e-4)
     assert level["static:best"] >= 1.0 and level["oracle"] >= 1.0 and level["pet"] is None
@@ -246,7 +246,7 @@ def test_each_seed_has_its_own_best_checkpoint(done, tmp_path):
     checkpoints = Checkpoints(run_copy)
     first, last = checkpoints.steps[0], checkpoints.steps[-1]
     assert first < last
-    best = [{"step": last, "score": 1.0}, {"step": first, "score": 1.0}]
+    best = [{"step": last, "merit": 1.0}, {"step": first, "merit": 1.0}]
     (run_copy / "checkpoints" / "best.json").write_text(json.dumps(best))
     _, actors = run_actors(run_copy)
     _, latest = run_actors(run_copy, "latest")

@@ -127,6 +127,22 @@ def test_figures_with_arithmetic_means():
     assert set(ARITHMETIC) < set(figures)
 
 
+def test_intervals_of_few_episodes_are_not_below_zero():
+    """A queue that one episode of three has: plain intervals of it and its ratio reach below 0."""
+    best = make_record("static:best", [1.0] * 3, queue_mean=[1e4, 1.1e4, 0.9e4])
+    other = make_record("x", [[1.0] * 3] * 2, queue_mean=[[0.0, 0.0, 3e4], [0.0, 0.0, 2e4]])
+    rows = compared(best, other)
+    for name in ("value", "ratio"):
+        ends = rows["x"]["figures"]["queue_mean"][name]
+        assert 0.0 <= ends["low"] < ends["value"] < ends["high"]
+    assert rows["x"]["figures"]["queue_mean"]["difference"]["low"] < 0.0
+    # A reward has either sign; a ratio of rewards only where all resamples have one.
+    signs = make_record("y", [1.0] * 3, reward=[-9.0, 1.0, -9.0])
+    figure = compared(best, signs)["y"]["figures"]["reward"]
+    assert figure["value"]["low"] < 0.0 < figure["value"]["high"]
+    assert np.isnan(figure["ratio"]["value"])
+
+
 def test_episodes_without_a_figure_are_left_out_and_counted():
     best = make_record("static:best", [8.0, np.nan, 2.0])
     rows = compared(best, make_record("x", [4.0, 1.0, 2.0]), make_record("none", [np.nan] * 3))

@@ -1,4 +1,4 @@
-"""Reference lines of learning curves are measured in the same way as the curve's scores."""
+"""Reference lines of learning curves are measured in the same way as the curve's merits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from small import SMALL, register
 
 import ecn_marl
-from ecn_marl.baselines.evaluation.scoring import Scores, score_episodes, scorer
+from ecn_marl.baselines.evaluation.merit import Merits, episode_merits, merit_function
 from ecn_marl.baselines.static import Static
 from ecn_marl.experiments import curves as cv
 from ecn_marl.experiments.searches import shipped_search
@@ -17,7 +17,7 @@ from ecn_marl.experiments.searches import shipped_search
 VIEW = {"interval_us": 250.0, "max_steps": 4, "features": "queue"}
 CONFIG = {
     **{"algorithm": "ippo", "scenario": SMALL, "options": VIEW, "settings": {"rollout": 4}},
-    **{"seed": 3, "seeds": 1, "eval_episodes": 3, "score_by": "objective"},
+    **{"seed": 3, "seeds": 1, "eval_episodes": 3, "best_by": "objective"},
     **{"steps": 8, "versions": {}},
 }
 
@@ -28,8 +28,8 @@ def small_scenario():
 
 
 @pytest.fixture(scope="module")
-def scores(small_scenario):
-    return cv.reference_scores(CONFIG)
+def merits(small_scenario):
+    return cv.reference_merits(CONFIG)
 
 
 class Never:
@@ -39,30 +39,30 @@ class Never:
         return Static(env, env.default_params, "secn1")
 
 
-def test_a_reference_has_the_score_of_a_learner_that_plays_it(scores):
+def test_a_reference_has_the_merit_of_a_learner_that_plays_it(merits):
     """The run decides every fifth of the scenario's intervals; J is of whole episodes."""
     env = ecn_marl.make(SMALL, **VIEW)
     state = type("State", (), {"actor": ()})
     by = {"episodes": CONFIG["eval_episodes"], "seed": CONFIG["seed"], "by": "objective"}
-    played = scorer(Never(), env, env.default_params, **by)(state)
-    assert list(scores) == ["static:secn1"]
-    np.testing.assert_allclose(scores["static:secn1"], played, rtol=1e-4)
-    value, low, high = scores["static:secn1"]
+    played = merit_function(Never(), env, env.default_params, **by)(state)
+    assert list(merits) == ["static:secn1"]
+    np.testing.assert_allclose(merits["static:secn1"], played, rtol=1e-4)
+    value, low, high = merits["static:secn1"]
     assert low[0] < value[0] < high[0] < -1.0, "minus a slowdown, in its interval"
 
 
-def test_a_run_keeps_its_references(scores, tmp_path, monkeypatch):
-    monkeypatch.setattr(cv, "reference_scores", lambda config, show: scores)
+def test_a_run_keeps_its_references(merits, tmp_path, monkeypatch):
+    monkeypatch.setattr(cv, "reference_merits", lambda config, show: merits)
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    row = {"update": 1, "steps": 8, "score": -2.0, "reward": 0.5}
+    row = {"update": 1, "steps": 8, "merit": -2.0, "reward": 0.5}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     cv.draw_learning_curve(tmp_path)
     assert (tmp_path / cv.CURVE).read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr(cv, "reference_scores", None)  # not measured again
-    assert cv.references(tmp_path) == {"SECN1 (5,200,0.01)": scores["static:secn1"].value[0]}
+    monkeypatch.setattr(cv, "reference_merits", None)  # not measured again
+    assert cv.references(tmp_path) == {"SECN1 (5,200,0.01)": merits["static:secn1"].value[0]}
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"eval_episodes": 4}))
     with pytest.raises(TypeError):
-        cv.references(tmp_path)  # other episodes are other scores
+        cv.references(tmp_path)  # other episodes are other merits
 
 
 def test_searches_that_ship_are_used_for_their_own_episodes_only():
@@ -78,10 +78,10 @@ def test_searches_that_ship_are_used_for_their_own_episodes_only():
     assert shipped_search("static:best", SMALL, {}) is None
 
 
-def test_scores_have_an_interval_over_episodes():
+def test_merits_have_an_interval_over_episodes():
     rewards = np.array([[1.0, 2.0, 3.0], [4.0, 4.0, 4.0]])
-    value, low, high = score_episodes("reward", rewards, {})
+    value, low, high = episode_merits("reward", rewards, {})
     np.testing.assert_allclose(value, [2, 4])
     half = 4.3027 / 3**0.5  # Student's t with 2 degrees of freedom, standard deviation 1
     np.testing.assert_allclose([value - low, high - value], [[half, 0], [half, 0]], rtol=1e-4)
-    assert score_episodes("reward", rewards[:, :1], {}) == Scores(pytest.approx([1.0, 4.0]))
+    assert episode_merits("reward", rewards[:, :1], {}) == Merits(pytest.approx([1.0, 4.0]))

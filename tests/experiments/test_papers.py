@@ -22,7 +22,7 @@ from ecn_marl.experiments.papers import rows as rw
 from ecn_marl.experiments.papers import run as runs
 from ecn_marl.experiments.papers.outcome import claim_row, outcome
 from ecn_marl.experiments.papers.run import SuitePlan, check_folder, protocol, run_suite
-from ecn_marl.experiments.papers.suite import Measured, Row, Suite
+from ecn_marl.experiments.papers.suite import Claim, Measured, Row, Suite
 from ecn_marl.experiments.publish import holds_papers
 from ecn_marl.experiments.recipes import LEARNERS
 from ecn_marl.experiments.records import Record
@@ -149,6 +149,65 @@ def test_verdicts(paper, low, high, relative, want):
     assert measures.verdict(paper, Measured((low + high) / 2, low, high), relative) == want
 
 
+@pytest.mark.parametrize(
+    ("paper", "unit"), [(-5.0, True), (-50.0, True), (5.0, True), (-4.0, False)]
+)
+@pytest.mark.parametrize("seeds", [None, 1, 2, 3, 5])
+def test_learners_of_less_than_three_seeds_have_no_verdict(paper, unit, seeds):
+    plain = measures.verdict(paper, Measured(-4.0, -6.0, -2.0), unit)
+    assert plain in measures.VERDICTS
+    few = seeds in (1, 2)
+    figure = Measured(-4.0, -6.0, -2.0, seeds=seeds)
+    assert measures.verdict(paper, figure, unit) == ("too few seeds" if few else plain)
+    assert measures.verdict(paper, figure._replace(invalid="lost"), unit) == "invalid"
+
+
+def test_the_fewest_seeds_of_a_learner_count():
+    records = {
+        "pet:published": slow("pet:published", 0.9, 5),
+        "acc:published": slow("acc:published", 1.0, 2),
+        "static:secn1": slow("static:secn1", 1.0),
+        "static:best": slow("static:best", 0.8),
+    }
+    results = {"a": records}
+
+    def seeds(against: str, column: str = "published") -> int | None:
+        return measures.Change(("a",), "all mean", "pet", against)(results, column).seeds
+
+    assert (seeds("acc"), seeds("static:secn1")) == (2, 5)
+    assert (seeds("acc", "best"), seeds("static:secn1", "best")) == (2, None)
+    assert measures.Value("a", "queue", "acc")(results, "published").seeds == 2
+    claim = Claim(
+        *("key", "text"), 10.0, "%", "where", measures.Change(("a",), "all mean", "pet", "acc")
+    )
+    assert claim_row(claim, results)["columns"]["published"]["verdict"] == "too few seeds"
+
+
+def test_ratios_less_one_end_at_minus_100_percent():
+    columns = record("rule").columns | {"inferences_per_decision": np.array([[0.9, 0, 0, 0, 0, 0]])}
+    estimate = measures.estimated(Record("rule", {}, columns), "inferences saved")
+    assert estimate["value"] == pytest.approx(-85.0)
+    assert -100.0 <= estimate["low"] < -85.0 < estimate["high"]
+
+
+def test_a_window_of_a_long_episode_keeps_its_digits():
+    """Sums of slowdowns 10^9 and bytes 10^12 before; two windows with 3.25 and 5.5 more each."""
+    size_sums = jnp.array([[1e8], [1e8], [1e8]]) + jnp.zeros((3, 3))
+    rests = jnp.array([[0.5] * 3, [3.75] * 3, [9.25] * 3])
+    rows = {
+        "finished": jnp.array([[1.0] * 3, [2.0] * 3, [3.0] * 3]),
+        "slowdown": jnp.stack([size_sums, rests], axis=1),
+        "queue": jnp.zeros(3),
+        "utilisation": jnp.zeros(3),
+        "intervals": jnp.arange(1.0, 4.0),
+        "delivered": jnp.array([[4e6, 1.0], [4e6, 8.0], [4e6 + 1, 0.0]]),
+    }
+    windows = wd.in_windows(rows)
+    for size in ("short", "medium", "long"):
+        np.testing.assert_array_equal(windows[f"windows:{size}_slowdown"][1:], [3.25, 5.5])
+    np.testing.assert_array_equal(windows["windows:delivered"][1:], [7.0, 2**18 - 8.0])
+
+
 def test_unknown_figures_and_windows_are_named():
     x = slow("x", 1.0)
     with pytest.raises(ValueError, match="unknown figure 'all maen'"):
@@ -227,7 +286,7 @@ def test_the_report_has_every_claim_and_every_note(shown, results, tmp_path):
     assert "http" not in page.replace("http-equiv", ""), "one file, nothing from elsewhere"
     rows = list(csv.DictReader((tmp_path / "claims.csv").open()))
     assert len(rows) == 3 * len(plan.suite.claims)
-    assert {row["verdict"] for row in rows} <= {*measures.VERDICTS, "invalid", ""}
+    assert {row["verdict"] for row in rows} <= {*measures.VERDICTS, measures.FEW, "invalid", ""}
     ours = next(r for r in rows if r["claim"] == "overall-acc" and r["column"] == "published")
     want = plan.suite.claims[0].measure(results, "published")
     assert float(ours["paper_value"]) == -3.9 and float(ours["value"]) == pytest.approx(want.value)

@@ -130,7 +130,7 @@ def test_marl_eval_gets_runs_of_one_shape():
     np.testing.assert_array_equal(run_1["j"], ippo.columns["J"][1])
     assert tree["ecn_marl"]["a-v0"]["static:best"]["run_2"]["absolute_metrics"]["gain"] == [0.0] * 6
     curve = tree["ecn_marl_curves"]["a-v0"]["ippo"]["run_2"]
-    assert curve["step_4"] == {"step_count": 40_000, "reward": [ippo.curves[2].score[4]]}
+    assert curve["step_4"] == {"step_count": 40_000, "reward": [ippo.curves[2].value[4]]}
     np.testing.assert_array_equal(curve["absolute_metrics"]["reward"], ippo.columns["reward"][2])
 
 

@@ -91,7 +91,7 @@ def test_numbers_of_the_paper():
 
 def test_tables_and_figure(benched):
     text = rate_bench_tables(benched[0])
-    assert "mean of 2 seeds ± 95 % (Student's t)" in text
+    assert "mean of 2 seeds [95 %, in logarithms]" in text
     assert text.count("\n| 4 | ") == len(POLICIES)
     assert "| 96.9, 98, 5.4 |" in text
     assert rate_bench_figure(benched[0]).startswith(b"\x89PNG")
@@ -99,7 +99,8 @@ def test_tables_and_figure(benched):
     row = {"metrics": {**metrics, "long_bandwidth": [0.9, 0.95]}, "paper": None}
     place = {"kind": "long-short", "size": 8, "policies": {"swift:htsim": row}}
     text = rate_bench_tables({"protocol": {"seeds": 2}, "scenarios": {"x": place}})
-    assert f"| 40 (1 of 2 never), 1.00, 92.5 ± 31.8 | {DASH} |" in text
+    # 12.7 times the error of 2.5 is 31.8: 92.5 exp(-31.8 / 92.5) = 65.6; nothing is above 100 %.
+    assert f"| 40 (1 of 2 never), 1.00, 92.5 [65.6, 100.0] | {DASH} |" in text
 
 
 def test_wrong_plans_are_refused(tmp_path):

@@ -66,7 +66,7 @@ def test_learning_curves_are_medians_over_seeds(pages):
     (line,) = pages[0].axes[0].lines
     curves = RECORDS["ippo"].curves
     np.testing.assert_array_equal(line.get_xdata(), curves[0].steps)
-    np.testing.assert_allclose(line.get_ydata(), np.median([c.score for c in curves], axis=0))
+    np.testing.assert_allclose(line.get_ydata(), np.median([c.value for c in curves], axis=0))
     assert line.get_label() == "ippo, 3 seeds"
     assert rp.learning_curves([RECORDS["oracle"]], "title") is None
 

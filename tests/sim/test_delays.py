@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from netcases import CHUNKS, RANDOM, STAR, flow_list, program, random_params, start
 
 from ecn_marl.sim import Ecn, Schedule, Simulator, leaf_spine, schedule
-from ecn_marl.sim.metrics import histogram_quantile
+from ecn_marl.sim.metrics import counted, histogram_quantile
 from ecn_marl.sim.paths import find_paths
 from ecn_marl.sim.random import hash_bits
-from ecn_marl.sim.sizes import CHUNK, SIZE_CLASSES
+from ecn_marl.sim.sizes import CHUNK, SIZE_CLASSES, SLOWDOWN_UNIT
 from ecn_marl.sim.transports import Dcqcn
 
 ACCRUING = {name: replace(sim, accrue=True) for name, sim in RANDOM.items()}
@@ -31,7 +31,7 @@ def sums_of(state, dt):
     kind = np.searchsorted(SIZE_CLASSES, flows.payload)
     at_age = np.where(inside, age / flows.ideal, 0.0)
     open_ = np.bincount(kind, at_age, 3)
-    return np.asarray(totals.slowdown, float) + open_
+    return counted(totals.slowdown, SLOWDOWN_UNIT) + open_
 
 
 def delivered_share(state):

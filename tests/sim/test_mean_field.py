@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from ecn_marl.sim import Ecn, Schedule, Simulator, schedule, star, theory
 from ecn_marl.sim.queues import mark_probability
+from ecn_marl.sim.sizes import counter_value
 from ecn_marl.sim.transports import preset
 from ecn_marl.sim.transports.dcqcn import DcqcnParams
 from ecn_marl.sim.transports.dcqcn_fluid import DcqcnFluid, _events
@@ -120,7 +121,12 @@ def program(sim):
             state, stats = sim.interval(state, params, ecn)
             senders = state.flows.transport
             port = jax.tree.map(lambda x: x[0], stats)
-            return state, (port, senders.rate, senders.alpha, state.totals.late_feedback)
+            return state, (
+                port,
+                senders.rate,
+                senders.alpha,
+                counter_value(state.totals.late_feedback),
+            )
 
         return jax.lax.scan(interval, state, None, length=CHUNK)
 

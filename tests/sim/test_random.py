@@ -12,7 +12,17 @@ import pytest
 from netcases import kolmogorov
 
 import ecn_marl
-from ecn_marl.sim.random import binomial, hash_bits, normal_quantile, to_unit, uniform, xorshift
+from ecn_marl.sim.random import (
+    STREAMS,
+    IncastStream,
+    binomial,
+    hash_bits,
+    member_bits,
+    normal_quantile,
+    to_unit,
+    uniform,
+    xorshift,
+)
 
 
 def test_uniform_is_uniform_on_every_stream():
@@ -41,6 +51,19 @@ def test_every_output_bit_is_fair():
     np.testing.assert_allclose(ones, 0.5, atol=4 * 0.5 / math.sqrt(20_000))
 
 
+def test_all_members_of_large_groups_have_bits_of_their_own():
+    """65,536 members, groups in a row and far apart; the first 4096 have those of a counter."""
+    groups, number = jnp.array([0, 1, 2, 3, 15, 16, 40_000])[:, None], jnp.arange(65_536)
+    for stream in (IncastStream.START, IncastStream.SENDER_NIC):
+        bits = np.asarray(member_bits(jnp.uint32(5), groups, number, stream))
+        assert np.unique(bits).size == bits.size == 7 * 65_536
+        counter = 4096 * groups + number[:4096]
+        plain = np.asarray(hash_bits(jnp.uint32(5), counter, stream))
+        np.testing.assert_array_equal(bits[:, :4096], plain)
+    # Streams of the same source stay apart from those beyond the first 4096 members.
+    assert max(IncastStream) < STREAMS
+
+
 def test_xorshift_follows_marsaglia():
     """32-bit xorshift with the shifts 13, 17, 5 of the paper, in Python integers."""
     state, want = jnp.uint32(2463534242), 2463534242
@@ -54,15 +77,16 @@ def test_xorshift_follows_marsaglia():
 
 def test_every_draw_has_a_stream_with_a_name():
     """No stream is a literal number, so two draws cannot share one by accident."""
-    unnamed = []
+    place, unnamed = {"hash_bits": 2, "uniform": 2, "binomial": 2, "member_bits": 3}, []
     for path in sorted(Path(ecn_marl.__file__).parent.rglob("*.py")):
         if path.name == "random.py":
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-            if not called or node.func.id not in ("hash_bits", "uniform", "binomial"):
+            if not called or node.func.id not in place:
                 continue
-            if any(isinstance(x, ast.Constant) for x in ast.walk(node.args[2])):
+            stream = node.args[place[node.func.id]]
+            if any(isinstance(x, ast.Constant) for x in ast.walk(stream)):
                 unnamed.append(f"{path}:{node.lineno}")
     assert unnamed == []
 

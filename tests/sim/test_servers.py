@@ -207,6 +207,16 @@ def test_servers_of_unequal_numbers_of_nics():
         np.testing.assert_allclose(shares, 1 / 4, atol=0.02)
 
 
+def test_nics_of_the_largest_bursts_are_drawn_independently():
+    """Receivers' NICs: one of two by a coin. Two bursts agree in half of 65,536 flows."""
+    n, seed = 65_536, jnp.uint32(4)
+    nics = [np.asarray(burst(DUAL.server, 0, seed, jnp.int32(i), jnp.arange(n))[1]) for i in (0, 1)]
+    assert set(nics[0]) == set(nics[1]) == {0, 3}
+    for later in range(4096, n, 4096):
+        same = (nics[0][later:] == nics[1][: n - later]).mean()
+        assert same == pytest.approx(0.5, abs=4 * 0.5 / (n - later) ** 0.5)
+
+
 def test_loads_are_those_of_the_nics():
     """0.5 on every NIC and on every port to a host, whatever the servers."""
     for source in (Poisson(load=0.5), Incast(load=0.5, receiver=-1, n_max=4)):

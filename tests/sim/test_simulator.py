@@ -17,12 +17,14 @@ from netcases import (
     ideal_us,
     imbalance,
     simulate,
+    start,
     wire,
 )
 
 from ecn_marl.sim.config import TrafficClass
-from ecn_marl.sim.metrics import histogram_quantile
-from ecn_marl.sim.sizes import CHUNK
+from ecn_marl.sim.metrics import counted, histogram_quantile
+from ecn_marl.sim.sizes import CHUNK, SIZE_CLASSES, SLOWDOWN_UNIT
+from ecn_marl.sim.tickets import TIME_UNIT
 from ecn_marl.sim.topology import MIB, star
 
 LINE = 3125.0
@@ -66,7 +68,7 @@ def test_a_flow_alone_takes_its_ideal_time(case):
     assert (slowdown <= 1).all()
     classes = np.array([np.sum(slowdown[:7]), np.sum(slowdown[7:9]), slowdown[9]])
     np.testing.assert_array_equal(run.totals.finished, [7, 2, 1])
-    np.testing.assert_allclose(run.totals.slowdown, classes, rtol=1e-4)
+    np.testing.assert_allclose(counted(run.totals.slowdown, SLOWDOWN_UNIT), classes, rtol=1e-4)
 
 
 def test_a_slow_port_is_the_bottleneck():
@@ -184,7 +186,7 @@ def test_flows_wait_for_a_slot_and_their_time_counts_from_arrival():
     gap = fct[16:] - (n * wire(size) / LINE + tail)
     assert (gap > tail - 1).all()
     assert (gap < tail + 2 * STAR.tick_us).all()
-    waited = float(run.totals.deferred_us) / 4
+    waited = float(counted(run.totals.deferred_us, TIME_UNIT)) / 4
     assert waited == pytest.approx(fct[0], abs=STAR.tick_us)
 
 
@@ -227,6 +229,44 @@ def test_queue_statistics_of_a_linear_queue():
     np.testing.assert_allclose(stats.queue_max, queue[:, -1], rtol=1e-3)
     np.testing.assert_allclose(stats.tx_bytes, 100 * LINE, rtol=1e-5)
     np.testing.assert_allclose(stats.utilisation, 1, rtol=1e-5)
+
+
+def test_counters_of_long_runs_keep_their_digits():
+    """Counts go on from where 43 s of 10^4 busy slots lead, where float32 and int32 fail."""
+    short = [*CROWD, *[(7, 8, 50_000)] * 12]
+    plain = simulate(STAR, [(*row, 12.5) for row in (*short, (4, 3, 10**9))], 30)
+    totals = plain.totals
+    assert totals.deferred > 0
+    ticks = 2**31 - 7
+    before = replace(
+        start(STAR)(jax.random.key(0), plain.params).totals,
+        slowdown=(jnp.full(3, 10**8), jnp.full(3, 15.75)),
+        log_slowdown=(jnp.full(3, 10**8), jnp.full(3, 15.75)),
+        deferred_us=(jnp.int32(10**8), jnp.float32(1023.5)),
+        flow_ticks=(jnp.int32(ticks >> 18), jnp.float32(ticks % 2**18)),
+        late_feedback=(jnp.int32(10**6), jnp.float32(3.0)),
+    )
+    state = replace(start(STAR)(jax.random.key(0), plain.params), totals=before)
+    after = replace(plain, state=state).on(30).totals
+    units = {"slowdown": SLOWDOWN_UNIT, "log_slowdown": SLOWDOWN_UNIT, "deferred_us": TIME_UNIT}
+    units |= {"flow_ticks": CHUNK, "late_feedback": CHUNK}
+    for name, unit in units.items():
+        first, last, want = (counted(getattr(x, name), unit) for x in (before, after, totals))
+        np.testing.assert_allclose(last - first, want, rtol=1e-5, atol=1e-4, err_msg=name)
+    slowdown = plain.fct[: len(short)] / [ideal_us(row[2], [25]) for row in short]
+    kind = np.searchsorted(SIZE_CLASSES, [row[2] for row in short])
+    exact = {"slowdown": slowdown, "log_slowdown": np.log(np.maximum(slowdown, 1.0))}
+    for name, values in exact.items():
+        total = counted(getattr(totals, name), SLOWDOWN_UNIT)
+        np.testing.assert_allclose(total, np.bincount(kind, values, 3), rtol=1e-5, err_msg=name)
+    assert totals.finished.sum() == len(short)
+
+
+def test_ticks_of_flows_are_counted_to_the_last():
+    """Two flows that do not end hold two slots in all ticks but those before the second begins."""
+    run = simulate(STAR, [(1, 0, 10**9, 0.0), (2, 3, 10**9, 20.0)], 10)
+    n = 10 * STAR.interval_us / STAR.tick_us
+    assert counted(run.totals.flow_ticks, CHUNK) == 2 * n - 20.0 / STAR.tick_us
 
 
 def test_histogram_of_slowdowns():

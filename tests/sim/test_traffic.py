@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from functools import cache, partial
 from importlib import resources
 
@@ -331,6 +332,24 @@ def test_a_wide_burst_starts_over_several_ticks():
     np.testing.assert_array_equal(np.bincount(number), [4, 4, 2])
     np.testing.assert_allclose(start, 0.0, atol=1e-5)
     assert len(set(src)) == 10
+
+
+def test_senders_of_the_largest_bursts_start_independently():
+    """Start of sender k: (k + coin) / 65,536 of the jitter; float32 keeps 1/128 of the coin."""
+    n = 65_536
+    source = Incast(load=0.01, n_min=n, n_max=n, width=n, jitter_us=1e6)
+    params, nic = replace(source.default_params(), jitter_us=np.float32(n)), jnp.full((8,), 3125.0)
+    state = source.init(jax.random.key(0), params, nic)
+    coins = []
+    for burst in range(3):
+        offer = source.offer(replace(state, burst=jnp.int32(burst)), params, nic)
+        coins.append(np.asarray(offer.start, np.float64) - np.arange(n))
+    coins = np.array(coins)
+    assert coins.min() >= 0.0 and coins.max() <= 1.0
+    for later in range(4096, n, 4096):
+        for first, second in ((0, 1), (1, 2)):
+            match = np.corrcoef(coins[first, later:], coins[second, : n - later])[0, 1]
+            assert abs(match) < 5 / (n - later) ** 0.5
 
 
 def test_more_senders_than_hosts_take_turns():

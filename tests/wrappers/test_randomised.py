@@ -127,7 +127,7 @@ def test_a_run_is_trained_and_scored(tmp_path):
         eval_every=1,
         randomise=ranges,
     )
-    assert "score" in result.metrics[-1]
+    assert "merit" in result.metrics[-1]
     algorithm, actors = run_actors(tmp_path / "r")
     assert isinstance(algorithm.env.env, Randomised) and len(actors) == 1
     assert algorithm.env.env.ranges == ranges_of(ranges)

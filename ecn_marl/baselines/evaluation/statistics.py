@@ -44,6 +44,35 @@ def mean_interval(values: Float[np.ndarray, " n"]) -> tuple[float, float]:
     return float(values.mean()), float(stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / n**0.5)
 
 
+def positive_interval(values: Float[np.ndarray, " n"]) -> tuple[float, float, float]:
+    """Mean of numbers that cannot be negative, and the ends of its 95 % confidence interval.
+
+    Student's t of the mean's logarithm, whose standard error is that of the mean over the mean (to
+    first order). Single zeros count like any number.
+
+    Args:
+        values: numbers >= 0.
+
+    Returns:
+        Mean, lower and upper end; NaN ends for one value, ends of 0 if all are 0.
+
+    Raises:
+        ValueError: a value below 0.
+    """
+    _check_positive(values)
+    mean, half_width = mean_interval(values)
+    if mean == 0.0:
+        return 0.0, half_width, half_width
+    factor = float(np.exp(half_width / mean))
+    return mean, mean / factor, mean * factor
+
+
+def _check_positive(values: np.ndarray) -> None:
+    """Raise a ValueError if there are numbers below 0; NaN passes."""
+    if (values < 0.0).any():
+        raise bad_value("values", float(np.nanmin(values)), "numbers >= 0")
+
+
 def iqm(scores: Float[np.ndarray, "*b seeds scenarios"]) -> Float[np.ndarray, "*b"]:
     """Interquartile mean: the mean of the middle half of all scores, seeds and scenarios pooled.
 
@@ -257,6 +286,8 @@ def estimate(
     resamples: Float[np.ndarray, " resamples"],
     influence: Float[np.ndarray, "..."],
     level: float = 0.95,
+    *,
+    positive: bool = False,
 ) -> dict[str, float]:
     """A statistic with its interval.
 
@@ -266,25 +297,45 @@ def estimate(
         influence: values of which it is the mean (its linear part, if it is not a mean), by seed
             and episode, for `stretch`.
         level: coverage.
+        positive: whether the statistic cannot be negative; its interval is then stretched on the
+            scale of logarithms, and has no end below 0.
 
     Returns:
         `value`, `low`, `high`: the percentile interval, stretched about the value; NaN ends where
         there is one seed and one episode, or a resample without a value.
+
+    Raises:
+        ValueError: a positive statistic that is below 0 in a resample.
     """
     tail = 50.0 * (1.0 - level)
-    low, high = np.percentile(resamples, [tail, 100.0 - tail])
+    percentiles = np.percentile(resamples, [tail, 100.0 - tail])
     factor = stretch(influence, level)
-    ends = value + factor * (np.array([low, high]) - value)
+    if positive and value > 0.0:
+        _check_positive(resamples)
+        with np.errstate(divide="ignore"):  # a percentile of 0 stays an end of 0
+            ends = value * np.exp(factor * np.log(percentiles / value))
+    else:
+        ends = value + factor * (percentiles - value)
     return {"value": float(value), "low": float(ends[0]), "high": float(ends[1])}
 
 
 def mean_estimate(
-    values: Float[np.ndarray, "..."], counts: Sequence[Float[np.ndarray, "resamples _"]]
+    values: Float[np.ndarray, "..."],
+    counts: Sequence[Float[np.ndarray, "resamples _"]],
+    *,
+    positive: bool = False,
 ) -> dict[str, float]:
-    """Mean of an array without its NaN, with its interval; all NaN if there is no number."""
+    """Mean of an array without its NaN, with its interval; all NaN if there is no number.
+
+    Raises:
+        ValueError: a value below 0 of a quantity that cannot be negative.
+    """
     if not np.isfinite(values).any():
         return {"value": float("nan"), "low": float("nan"), "high": float("nan")}
-    return estimate(float(np.nanmean(values)), resampled_mean(values, counts), values)
+    if positive:
+        _check_positive(values)
+    resamples = resampled_mean(values, counts)
+    return estimate(float(np.nanmean(values)), resamples, values, positive=positive)
 
 
 def profile(

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.evaluation.completion import SIZES
 from ecn_marl.envs.ecn import EnvState
-from ecn_marl.sim.sizes import CHUNK
+from ecn_marl.sim.sizes import CHUNK, SLOWDOWN_UNIT
 
 PREFIX = "windows:"
 """Prefix of metrics and columns of windows; a column's name ends with the number of its window."""
@@ -33,14 +33,14 @@ def counters(state: EnvState) -> dict[str, Array]:
         state: state of an `EcnEnv`.
 
     Returns:
-        By size class flows `finished` and the sum of their `slowdown` (measured ones), `[3]`; sums
-        over intervals of the mean `queue` (bytes) and `utilisation` of ports; `intervals`;
-        `delivered` bytes in chunks and a remainder, `[2]`.
+        By size class flows `finished` (measured ones), `[3]`, and the sum of their `slowdown` in
+        units and a rest, `[2, 3]`; sums over intervals of the mean `queue` (bytes) and
+        `utilisation` of ports; `intervals`; `delivered` bytes in chunks and a rest, `[2]`.
     """
     totals, sums = state.sim.totals, state.sums
     return {
         "finished": jnp.asarray(totals.measured).astype(jnp.float32),
-        "slowdown": jnp.asarray(totals.slowdown),
+        "slowdown": jnp.stack([jnp.asarray(x).astype(jnp.float32) for x in totals.slowdown]),
         "queue": sums.queue.mean(),
         "utilisation": sums.utilisation.mean(),
         "intervals": jnp.asarray(state.steps).astype(jnp.float32),
@@ -73,14 +73,15 @@ def in_windows(rows: Mapping[str, Array]) -> dict[str, Float[Array, " windows"]]
     deltas: dict[str, Array] = jax.tree.map(
         lambda x: jnp.diff(x, axis=0, prepend=jnp.zeros_like(x[:1])), dict(rows)
     )
+    # Differences first: float32 holds the numbers of a window to a few parts in 10^7, but the
+    # difference of two totals of a whole episode would lose them.
+    slowdown = deltas["slowdown"][:, 0] * SLOWDOWN_UNIT + deltas["slowdown"][:, 1]
     figures = {}
     for i, size in enumerate(SIZES):
         figures[f"{size}_finished"] = deltas["finished"][:, i]
-        figures[f"{size}_slowdown"] = deltas["slowdown"][:, i]
+        figures[f"{size}_slowdown"] = slowdown[:, i]
     for name in RATES:
         figures[name] = deltas[name] / jnp.maximum(deltas["intervals"], 1.0)
-    # Differences first: float32 holds the bytes of a window to a few parts in 10^7, but the
-    # difference of two totals of a whole episode would lose them.
     figures["delivered"] = deltas["delivered"][:, 0] * CHUNK + deltas["delivered"][:, 1]
     return {PREFIX + name: x for name, x in figures.items()}
 

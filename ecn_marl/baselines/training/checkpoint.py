@@ -1,13 +1,13 @@
 """Checkpoints of the whole training state (orbax), beside the configuration that made it.
 
-A checkpoint is written to a folder of another name, which is renamed when it is complete. So a
-process may be killed at any moment: every folder whose name is a number can be restored. The latest
-checkpoints are kept, and the one with the best score; of learners that are trained together, the
-best one of each.
+A checkpoint is written to a folder of another name, which is renamed when it is complete, digests
+included. So a process may be killed at any moment: every folder whose name is a number can be
+restored. The latest checkpoints are kept, and the one with the best merit; of learners that are
+trained together, the best one of each.
 
 A checkpoint has the SHA-256 of its files (`sha256.json`). Orbax restores a file with a flipped bit
-as other weights, silently. Here that is an error, which names the last good checkpoint. Old
-checkpoints without digests are restored without this check.
+as other weights, silently. Here that is an error, which names the last good checkpoint. A folder
+without digests is no checkpoint, and an error as well.
 
 Saving is synchronous. Orbax's asynchronous manager makes the folder of a checkpoint in the
 background. If that fails (the run's folder was moved, say), its writing threads wait for twenty
@@ -47,6 +47,7 @@ BEST = "best.json"
 DIGESTS = "sha256.json"
 DIVERGED = "diverged"
 DELETED = ".dead"
+PARTIAL = ".partial"
 WHICH = ("latest", "best")
 
 RUN: Mapping[str, type] = {"algorithm": str, "settings": dict, "steps": int, "seed": int}
@@ -64,10 +65,10 @@ FILE_SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errn
 
 
 class Best(NamedTuple):
-    """The checkpoint with a learner's best score."""
+    """The checkpoint with a learner's best merit."""
 
     step: int
-    score: float
+    merit: float
 
 
 class Checkpoints:
@@ -86,32 +87,32 @@ class Checkpoints:
         self._writer = ocp.Checkpointer(ocp.StandardCheckpointHandler())
         self._best = _read_best(self.folder / BEST)
 
-    def save(self, step: int, state: PyTree, scores: Sequence[float] | None = None) -> None:
+    def save(self, step: int, state: PyTree, merits: Sequence[float] | None = None) -> None:
         """Save a pytree; typed PRNG keys included. Returns when it is on disk.
 
         Args:
             step: number of the checkpoint; one that exists is replaced.
             state: the pytree.
-            scores: score of each learner; of each, the checkpoint with its highest score is kept.
+            merits: merit of each learner; of each, the checkpoint with its highest merit is kept.
 
         Raises:
             OSError: it cannot be written; former checkpoints remain.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._write(self.folder / str(step), state)
-        if scores is not None:
-            self.note_scores(step, scores)
+        if merits is not None:
+            self.note_merits(step, merits)
         self._prune()
         if jax.process_count() > 1:
-            # No process goes on before the first one has noted scores and deleted old checkpoints.
+            # No process goes on before the first one has noted merits and deleted old checkpoints.
             multihost_utils.sync_global_devices(f"checkpoint {step}")
 
-    def note_scores(self, step: int, scores: Sequence[float]) -> None:
-        """Remember the scores of a saved checkpoint; of each learner the highest is kept."""
-        best = self._best or [Best(step, -math.inf) for _ in scores]
+    def note_merits(self, step: int, merits: Sequence[float]) -> None:
+        """Remember the merits of a saved checkpoint; of each learner the highest is kept."""
+        best = self._best or [Best(step, -math.inf) for _ in merits]
         self._best = [
-            Best(step, float(score)) if score > old.score else old
-            for old, score in zip(best, scores, strict=True)
+            Best(step, float(merit)) if merit > old.merit else old
+            for old, merit in zip(best, merits, strict=True)
         ]
         if self._best != best and jax.process_index() == 0:
             write_json(self.folder / BEST, [record._asdict() for record in self._best])
@@ -124,11 +125,13 @@ class Checkpoints:
 
     def _write(self, path: Path, state: PyTree) -> None:
         args = ocp.args.StandardSave(_stored(state))
+        partial = path.with_name(path.name + PARTIAL)
         try:
-            self._writer.save(path, args=args, force=True)
+            self._writer.save(partial, args=args, force=True)
             if jax.process_index() == 0:
-                # Last: without digests a whole checkpoint is still restored, only unchecked.
-                write_json(path / DIGESTS, _digests(path))
+                write_json(partial / DIGESTS, _digests(partial))
+                _delete(path)
+                partial.rename(path)
         except (ValueError, RuntimeError, OSError) as error:  # tensorstore raises no OSError
             self.clean()  # frees the space of a partial checkpoint on a full disk
             if isinstance(error, OSError) and error.filename is not None:
@@ -136,15 +139,13 @@ class Checkpoints:
             raise OSError(f"checkpoint {path} cannot be written: {_reason(error)}") from error
 
     def _prune(self) -> None:
-        """Delete old checkpoints; renamed first, as a partly deleted one could look complete."""
+        """Delete old checkpoints."""
         if jax.process_index() != 0:
             return
         best = {record.step for record in self._best}
         for step in self.steps[: -self.keep]:
             if step not in best:
-                os.replace(self.folder / str(step), self.folder / f"{step}{DELETED}")
-        for path in self.folder.glob(f"*{DELETED}"):
-            shutil.rmtree(path, ignore_errors=True)
+                _delete(self.folder / str(step))
 
     @property
     def steps(self) -> list[int]:
@@ -159,7 +160,7 @@ class Checkpoints:
         return max(self.steps, default=None)
 
     def best(self, learner: int = 0) -> Best | None:
-        """A learner's best checkpoint; None if none was scored or it was deleted."""
+        """A learner's best checkpoint; None if none was evaluated or it was deleted."""
         best = self._best[learner] if self._best else None
         return best if best is not None and best.step in self.steps else None
 
@@ -167,7 +168,7 @@ class Checkpoints:
         """Step of the latest or the best checkpoint.
 
         Args:
-            which: `latest`, or `best` (the latest if none was scored).
+            which: `latest`, or `best` (the latest if none was evaluated).
             learner: number of the learner, of those that are trained together.
 
         Raises:
@@ -198,7 +199,7 @@ class Checkpoints:
 
         Raises:
             ValueError: there is no checkpoint, or it is not of this structure.
-            DamagedCheckpoint: its files have changed since they were saved.
+            DamagedCheckpoint: its files have changed since they were saved, or have no digests.
         """
         step = self.find() if step is None else step
         path = self.folder / str(step)
@@ -220,13 +221,11 @@ class Checkpoints:
         leaves = [restored[name] for name, _ in _named(like)]
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
-    def _unreadable(self, step: int, error: Exception) -> InvalidValue | DamagedCheckpoint:
-        """The error for a checkpoint that orbax does not restore."""
+    def _unreadable(self, step: int, error: Exception) -> InvalidValue:
+        """The error for a checkpoint that orbax does not restore, though its files are intact."""
         reason = " ".join(str(error).split(" [source locations")[0].split())[:300]
-        if (self.folder / str(step) / DIGESTS).is_file():  # the digests were checked before
-            allowed = f"one of the same algorithm, network and settings ({reason})"
-            return bad_value("checkpoint", str(self.folder / str(step)), allowed)
-        return self._damaged(step, f"it cannot be read, or is of another structure: {reason}")
+        allowed = f"one of the same algorithm, network and settings ({reason})"
+        return bad_value("checkpoint", str(self.folder / str(step)), allowed)
 
     def _damaged(self, step: int, flaw: str) -> DamagedCheckpoint:
         """The error for a damaged checkpoint; offers the last good one."""
@@ -240,6 +239,16 @@ class Checkpoints:
     def close(self) -> None:
         """Release the folder."""
         self._writer.close()
+
+
+def _delete(path: Path) -> None:
+    """Delete a checkpoint if it exists; renamed first, so that none is there in part."""
+    dead = path.with_name(path.name + DELETED)
+    if dead.exists():  # of a process that was killed
+        shutil.rmtree(dead)
+    if path.exists():
+        path.replace(dead)
+        shutil.rmtree(dead, ignore_errors=True)
 
 
 def _reason(error: Exception) -> str:
@@ -269,9 +278,10 @@ def _digests(path: Path) -> dict[str, str]:
 
 
 def _flaw(path: Path) -> str | None:
-    """What is wrong with the files of a checkpoint; None if nothing is, or there are no digests."""
+    """What is wrong with the files of a checkpoint; None if nothing is."""
     if not (path / DIGESTS).is_file():
-        return None if path.is_dir() else "there is no such folder"
+        without = f"it has no {DIGESTS}, so it is not known to be whole"
+        return without if path.is_dir() else "there is no such folder"
     try:
         expected, current = json.loads((path / DIGESTS).read_bytes()), _digests(path)
         missing = [name for name in expected if name not in current]
@@ -284,17 +294,23 @@ def _flaw(path: Path) -> str | None:
 
 
 def _read_best(path: Path) -> list[Best]:
-    """The best checkpoint of each learner; empty if none was scored."""
+    """The best checkpoint of each learner; empty if none was evaluated."""
     if not path.is_file():
         return []
     try:
-        best = [Best(int(row["step"]), float(row["score"])) for row in _read_json(path, list)]
+        rows = _read_json(path, list)
+        best = [Best(int(row["step"]), float(row[_merit_in(row)])) for row in rows]
     except (TypeError, KeyError, ValueError, OverflowError):
         best = []
     if not best:
-        hint = "a list of steps and scores (delete it to go on without them)"
+        hint = "a list of steps and merits (delete it to go on without them)"
         raise DamagedFile(f"{path} is damaged: expected {hint}")
     return best
+
+
+def _merit_in(row: Mapping[str, object]) -> str:
+    """Name of the merit in a row; files of versions up to 0.2 call it `score`."""
+    return "score" if "score" in row else "merit"
 
 
 def _read_json(path: Path, kind: type) -> Any:
@@ -348,6 +364,8 @@ def read_config(run: str | Path, needed: Mapping[str, type] = RUN_OF_PORTS) -> d
         if not isinstance(config.get(name), kind) or isinstance(config[name], bool):
             expected = f"{name} of type {kind.__name__}, as `train` writes"
             raise DamagedFile(f"{path} is damaged: expected {expected}, found {config.get(name)!r}")
+    if "score_by" in config:  # of versions up to 0.2
+        config["best_by"] = config.pop("score_by")
     imports = config.get("imports", {})
     if not isinstance(imports, dict):
         raise DamagedFile(f"{path} is damaged: expected imports of type dict, found {imports!r}")

@@ -62,7 +62,8 @@ def start_measured(
     obs, state = start_environments(env, key, phase_key, params, n)
     if not random_steps:
         return obs, state, None
-    random_key = jax.random.fold_in(key, 0)
+    # Numbers below n would give the keys that the first episodes have.
+    random_key = jax.random.fold_in(key, n)
     (state, obs), mean, std = run_randomly(env, random_key, params, (state, obs), random_steps)
     return obs, state, (mean, std)
 

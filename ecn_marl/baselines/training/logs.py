@@ -59,6 +59,15 @@ class JsonLines:
         """Nothing is open."""
 
 
+OLD_NAMES: Mapping[str, str] = {f"score{end}": f"merit{end}" for end in ("", "_low", "_high")}
+"""Names of metrics in rows of versions up to 0.2, and what they are now."""
+
+
+def read_rows(run: Path) -> list[Row]:
+    """All rows of a run's `metrics.jsonl`."""
+    return [_row(line) for line in (run / METRICS).read_bytes().splitlines()]
+
+
 def cut_rows(run: Path, update: int) -> list[Row]:
     """Cut `metrics.jsonl` after the row of an update, e.g. that of a checkpoint.
 
@@ -98,7 +107,8 @@ def _row(line: bytes) -> Row:
         row = json.loads(line)
     except ValueError:
         return {}
-    return row if isinstance(row, dict) else {}
+    named: dict[str, Any] = row if isinstance(row, dict) else {}
+    return {OLD_NAMES.get(name, name): x for name, x in named.items()}
 
 
 class TensorBoard:

@@ -21,7 +21,7 @@ from jaxtyping import PyTree
 from ecn_marl import lanes
 from ecn_marl._checks import check_numbers, check_seed
 from ecn_marl._errors import bad_value
-from ecn_marl.baselines.evaluation.scoring import Score
+from ecn_marl.baselines.evaluation.merit import Merit
 from ecn_marl.baselines.evaluation.streams import training_key
 from ecn_marl.baselines.training.checkpoint import Checkpoints
 from ecn_marl.baselines.training.interrupts import Interrupts
@@ -73,18 +73,18 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Saving:
-    """When a run is saved and scored.
+    """When a run is saved and evaluated.
 
     Attributes:
         updates: updates between checkpoints, None to go by `seconds`.
         seconds: a checkpoint is made when the last one is older than this.
-        score_every: updates between scores; a state that is scored is saved. 0 for never.
+        eval_every: updates between evaluations; a state that is evaluated is saved. 0 for never.
         keep: latest checkpoints kept, beside the best of each seed.
     """
 
     updates: int | None = None
     seconds: float = 300.0
-    score_every: int = 0
+    eval_every: int = 0
     keep: int = 2
 
     def __post_init__(self) -> None:
@@ -93,8 +93,8 @@ class Saving:
             raise bad_value("save_updates", self.updates, "an integer >= 1")
         if not self.seconds > 0.0:
             raise bad_value("save_seconds", self.seconds, "a number of seconds > 0")
-        if self.score_every < 0:
-            raise bad_value("eval_every", self.score_every, "an integer >= 0")
+        if self.eval_every < 0:
+            raise bad_value("eval_every", self.eval_every, "an integer >= 0")
         if self.keep < 1:
             raise bad_value("keep", self.keep, "an integer >= 1")
 
@@ -199,7 +199,7 @@ def train(
     updates_per_call: int = 1,
     resume: bool = False,
     saving: Saving | None = None,
-    score: Score | None = None,
+    merit: Merit | None = None,
     logs: Sequence[Log] = (),
     mesh: Mesh | None = None,
 ) -> TrainResult:
@@ -218,7 +218,7 @@ def train(
         resume: go on from the latest checkpoint in `out`. On the same machine, the parameters are
             bit for bit those of a run without the stop.
         saving: when checkpoints are made.
-        score: scores states every `saving.score_every` updates, see `scorer`.
+        merit: merit of states, measured every `saving.eval_every` updates, see `merit_function`.
         logs: further logs; closed at the end.
         mesh: devices that share the environments, from `env_mesh`; one device if None.
 
@@ -240,7 +240,7 @@ def train(
     per_call = int(algorithm.config.steps_per_update) * updates_per_call
     with ExitStack() as stack:
         loop = _Loop(algorithm, params, seed, seeds, updates_per_call, mesh)
-        loop.open(None if out is None else Path(out), saving or Saving(), score, resume, stack)
+        loop.open(None if out is None else Path(out), saving or Saving(), merit, resume, stack)
         loop.logs += logs
         for log in loop.logs:
             stack.callback(log.close)
@@ -267,15 +267,15 @@ class _Loop:
         self.rows: list[Row] = []
         self.logs: list[Log] = []
         self.saving = Saving()
-        self.score: Score | None = None
+        self.merit: Merit | None = None
         self.checkpoints: Checkpoints | None = None
         self.busy_seconds = 0.0
 
     def open(
-        self, out: Path | None, saving: Saving, score: Score | None, resume: bool, stack: ExitStack
+        self, out: Path | None, saving: Saving, merit: Merit | None, resume: bool, stack: ExitStack
     ) -> None:
         """Open checkpoints and logs; a fresh state, or the latest one that was saved."""
-        self.saving, self.score = saving, score
+        self.saving, self.merit = saving, merit
         if out is not None:
             self.checkpoints = Checkpoints(out, saving.keep)
             stack.callback(self.checkpoints.close)
@@ -299,8 +299,8 @@ class _Loop:
         like = state_shapes(self.algorithm, self.params, self.seeds, self.mesh)
         self.state = checkpoints.restore(like, update)
         self.rows = cut_rows(out, update)
-        if "score" in self.rows[-1]:  # the process may have ended before this was noted
-            checkpoints.note_scores(update, np.atleast_1d(self.rows[-1]["score"]).tolist())
+        if "merit" in self.rows[-1]:  # the process may have ended before this was noted
+            checkpoints.note_merits(update, np.atleast_1d(self.rows[-1]["merit"]).tolist())
 
     def run(
         self, total: int, interrupts: Interrupts, progress: Callable[[Row], None] | None
@@ -346,10 +346,10 @@ class _Loop:
         return new
 
     def _record(self, new: list[Row], must_save: bool) -> None:
-        """Check and log new rows; score and save the state if it is time to."""
+        """Check and log new rows; evaluate and save the state if it is time to."""
         update = new[-1]["update"]
         finite = all(_is_finite(row) for row in new) and not _bad_leaf(_actor(self.state))
-        scores = self._scored(new[-1]) if finite else None
+        merits = self._evaluated(new[-1]) if finite else None
         # Logged before the state is saved: a checkpoint needs all rows up to its update, and rows
         # after the last checkpoint are cut when the run resumes (`cut_rows`).
         for row in new:
@@ -362,25 +362,25 @@ class _Loop:
         save = self.saving.updates
         if save is not None:
             must_save |= update // save > done // save
-        if (must_save or scores is not None) and self.checkpoints is not None:
+        if (must_save or merits is not None) and self.checkpoints is not None:
             # A state that is not finite must not become a checkpoint: it could not be resumed.
             if _bad_leaf(self.state, allow_infinite=True):
                 self._diverged()
-            self.checkpoints.save(update, self.state, scores)
+            self.checkpoints.save(update, self.state, merits)
             self.saved_at = time.perf_counter()
 
-    def _scored(self, row: Row) -> list[float] | None:
-        """Score the state if it is time to; the scores become part of the row."""
-        every, score = self.saving.score_every, self.score
-        if score is None or not every or row["update"] // every == len(self.rows) // every:
+    def _evaluated(self, row: Row) -> list[float] | None:
+        """Evaluate the state if it is time to; its merits become part of the row."""
+        every, merit = self.saving.eval_every, self.merit
+        if merit is None or not every or row["update"] // every == len(self.rows) // every:
             return None
-        scored = score(self.state)._asdict()
-        for end, values in scored.items():  # value, low, high
+        evaluated = merit(self.state)._asdict()
+        for end, values in evaluated.items():  # value, low, high
             if values is not None:
-                name = "score" if end == "value" else f"score_{end}"
+                name = "merit" if end == "value" else f"merit_{end}"
                 row[name] = values.tolist() if self.seeds > 1 else float(values[0])
-        scores: list[float] = scored["value"].tolist()
-        return scores
+        merits: list[float] = evaluated["value"].tolist()
+        return merits
 
     def _diverged(self) -> None:
         """Save the state for inspection, and raise."""

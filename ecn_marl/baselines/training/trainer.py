@@ -30,7 +30,7 @@ from jaxtyping import Array, Float, PyTree
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController
-from ecn_marl.baselines.evaluation.scoring import Greedy
+from ecn_marl.baselines.evaluation.merit import Greedy
 from ecn_marl.baselines.rl.distributions import Head, head_for
 from ecn_marl.baselines.training.spaces import Choice, LogUniform, Space
 from ecn_marl.envs.interface import Environment, PortEnvironment

@@ -55,11 +55,34 @@ FIGURES: dict[str, tuple[str, Callable[[Columns], np.ndarray]]] = {
 """Figures of an episode by name: title, and the function of columns `[seeds, episodes]`."""
 
 
-def register_figure(name: str, title: str, rule: Callable[[Columns], np.ndarray]) -> None:
-    """Add a figure that a suite needs; raises a ValueError if the name is taken."""
+BELOW: dict[str, float] = {}
+"""By name of a figure, how far below 0 it can be; 0 for all others."""
+
+
+def register_figure(
+    name: str, title: str, rule: Callable[[Columns], np.ndarray], below: float = 0.0
+) -> None:
+    """Add a figure that a suite needs.
+
+    Args:
+        name: its name.
+        title: its title.
+        rule: the function of columns.
+        below: how far below 0 it can be: 100 for a ratio less one, in percent.
+
+    Raises:
+        ValueError: the name is taken.
+    """
     if name in FIGURES:
         raise bad_value("figure", name, "a name that is not taken")
-    FIGURES[name] = (title, rule)
+    FIGURES[name], BELOW[name] = (title, rule), below
+
+
+def estimated(record: Record, name: str) -> dict[str, float]:
+    """Mean of a figure over seeds and episodes with its interval, see `statistics.estimate`."""
+    below = BELOW.get(name, 0.0)
+    ratio = mean_estimate(figure(record, name) + below, counts(record), positive=True)
+    return {field: x - below for field, x in ratio.items()}
 
 
 def figure(record: Record, name: str) -> np.ndarray:
@@ -80,9 +103,13 @@ def figure(record: Record, name: str) -> np.ndarray:
     return FIGURES[name][1](record.columns)
 
 
+def _is_rule(name: str) -> bool:
+    return name.startswith(("static:", "oracle", "dynamic:"))
+
+
 def row_for(family: str, column: str) -> str:
     """The row of a family or rule in a column; the column `best` has the published opponents."""
-    if family.startswith(("static:", "oracle", "dynamic:")):
+    if _is_rule(family):
         return family
     return f"{family}:{PUBLISHED if column == BEST else column}"
 
@@ -109,6 +136,11 @@ def _invalid_reasons(*records: Record) -> str:
     return ". ".join(reasons)
 
 
+def _fewest_seeds(*records: Record) -> int | None:
+    """Seeds of the learner that has the fewest; None without learners."""
+    return min((r.seeds for r in records if not _is_rule(r.name)), default=None)
+
+
 def change(record: Record, other: Record, name: str, cell: str = "") -> Measured | None:
     """Change of a figure's mean against another row in the same episodes, %.
 
@@ -121,7 +153,8 @@ def change(record: Record, other: Record, name: str, cell: str = "") -> Measured
     draws = [(seeds, episodes[:, finite]) for seeds, episodes in (counts(record), counts(other))]
     ratio = ratio_of_means(values[:, finite], other_values[:, finite], *draws)
     value, low, high = (100.0 * (ratio[field] - 1.0) for field in ("value", "low", "high"))
-    return Measured(value, low, high, cell, _invalid_reasons(record, other))
+    reasons, seeds = _invalid_reasons(record, other), _fewest_seeds(record, other)
+    return Measured(value, low, high, cell, reasons, seeds)
 
 
 @dataclass(frozen=True)
@@ -201,9 +234,9 @@ class Value:
         record = results.get(self.cell, {}).get(name)
         if record is None:
             return None
-        estimate = mean_estimate(figure(record, self.figure), counts(record))
+        estimate = estimated(record, self.figure)
         numbers = (estimate["value"], estimate["low"], estimate["high"])
-        return Measured(*numbers, self.cell, _invalid_reasons(record))
+        return Measured(*numbers, self.cell, _invalid_reasons(record), _fewest_seeds(record))
 
 
 @dataclass(frozen=True)
@@ -275,6 +308,9 @@ def _extreme(measured: Sequence[Measured | None], pick: str) -> Measured | None:
 
 VERDICTS = ("reproduced", "weaker", "not", "opposite")
 
+FEW, MIN_SEEDS = "too few seeds", 3
+"""The verdict on learners of fewer seeds than that: an interval over one or two says little."""
+
 
 def verdict(paper: float, measured: Measured | None, relative: bool) -> str:
     """Verdict on a paper's figure by what was measured.
@@ -289,13 +325,16 @@ def verdict(paper: float, measured: Measured | None, relative: bool) -> str:
         relative: whether it is a change, to be read against 0.
 
     Returns:
-        One of `VERDICTS`; `invalid` if the measurement does not count, empty if there is none.
+        One of `VERDICTS`; `invalid` if the measurement does not count, `FEW` if a learner has too
+        few seeds, empty if there is no measurement.
     """
     if measured is None:
         return ""
     if measured.invalid:
         return "invalid"
-    # Without an interval the value alone decides.
+    if measured.seeds is not None and measured.seeds < MIN_SEEDS:
+        return FEW
+    # Without an interval, which rules of one episode lack, the value alone decides.
     low, high = (x if math.isfinite(x) else measured.value for x in (measured.low, measured.high))
     if not relative:
         return "reproduced" if low <= paper <= high else "not"

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from ecn_marl.baselines.evaluation.completion import invalid_reasons
-from ecn_marl.baselines.evaluation.statistics import mean_estimate
 from ecn_marl.baselines.evaluation.windows import SERIES, count_windows, series_column
 from ecn_marl.envs.registry import make
 from ecn_marl.experiments.papers import measures as ms
@@ -82,7 +81,6 @@ def _cell(cell: Cell, records: Mapping[str, Record]) -> dict[str, Any]:
 
 def _cell_row(record: Record) -> dict[str, Any]:
     """Figures of a row in a cell: estimates, and means by window over seeds and episodes."""
-    draws = ms.counts(record)
     windows = count_windows(record.columns)
     over_time = {}
     for name in SERIES if windows else ():
@@ -93,7 +91,7 @@ def _cell_row(record: Record) -> dict[str, Any]:
         "episodes": record.episodes,
         "invalid": invalid_reasons(record.columns),
         "settings": record.meta.get("settings"),
-        "figures": {name: mean_estimate(ms.figure(record, name), draws) for name in ms.FIGURES},
+        "figures": {name: ms.estimated(record, name) for name in ms.FIGURES},
         "over_time": over_time,
     }
 

@@ -54,7 +54,7 @@ def _from_share(columns: Columns) -> np.ndarray:
     return 100.0 * (np.asarray(columns[SHARE + RDMA]) / RDMA_SHARE - 1.0)
 
 
-for _name, _title, _rule in (
+for _name, _title, _rule, *_below in (
     ("short p99", "99th percentile of flows up to 100 KB, normalised", _scaled("short_p99")),
     ("throughput", "throughput, Gb/s", _scaled("throughput_gbps")),
     (
@@ -71,6 +71,7 @@ for _name, _title, _rule in (
         "rdma share",
         "throughput of RDMA against what it is allotted, %",
         _or_nan(_from_share, SHARE + RDMA),
+        100.0,
     ),
     ("iops", "operations per second", _of_sources("iops", np.sum)),
     ("step time", "mean time of a training step, ms", _milliseconds),
@@ -82,6 +83,7 @@ for _name, _title, _rule in (
             lambda columns: 100.0 * (np.asarray(columns["inferences_per_decision"]) - 1.0),
             "inferences_per_decision",
         ),
+        100.0,
     ),
     (
         "activations",
@@ -89,4 +91,4 @@ for _name, _title, _rule in (
         _scaled("activation_frequency", 100.0),
     ),
 ):
-    register_figure(_name, _title, _rule)
+    register_figure(_name, _title, _rule, *_below)

@@ -56,7 +56,7 @@ class SuitePlan:
         eval_seed: which tuning episodes policies are scored on.
         options: options of `ecn_marl.make` for everything, e.g. `{"max_steps": 40}`.
         settings: settings of trainers that have them, over those of the recipes.
-        eval_episodes: episodes that a checkpoint is scored on while training.
+        eval_episodes: episodes that a checkpoint is evaluated on while training.
     """
 
     suite: Suite

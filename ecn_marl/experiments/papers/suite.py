@@ -43,6 +43,7 @@ class Measured(NamedTuple):
         high: upper end; NaN where there is none.
         cell: its cell, or the number of cells that it is a mean of.
         invalid: the reason why it does not count; empty if it does.
+        seeds: fewest seeds of a learner that it is measured of; None if there are only rules.
     """
 
     value: float
@@ -50,6 +51,7 @@ class Measured(NamedTuple):
     high: float
     cell: str = ""
     invalid: str = ""
+    seeds: int | None = None
 
 
 @runtime_checkable

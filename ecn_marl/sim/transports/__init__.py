@@ -80,6 +80,9 @@ def _as_senders(kind: str, senders: object) -> Senders:
                 f"an object with the members of `Transport`, or a dict of such by preset{missing}"
             )
             raise bad_value(f"transport {kind}", member, allowed)
+        if member.header not in range(1001):
+            allowed = "a whole number of bytes from 0 to 1000"
+            raise bad_value(f"header of transport {kind}:{name}", member.header, allowed)
         try:
             # Simulators are keys of compiled programs, and hold their senders.
             hash(member)

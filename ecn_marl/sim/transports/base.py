@@ -47,7 +47,7 @@ class Transport(Protocol):
 
     @property
     def header(self) -> float:
-        """Bytes that every packet carries beyond the usual header."""
+        """Bytes that every packet carries beyond the usual header, a whole number up to 1000."""
 
     @property
     def latched(self) -> bool:

@@ -9,10 +9,12 @@ from scipy import stats
 from ecn_marl.baselines.evaluation.statistics import (
     Draws,
     crossed_interval,
+    estimate,
     interval,
     iqm,
     mean_estimate,
     over_seeds,
+    positive_interval,
     profile,
     resampled,
     resampled_mean,
@@ -162,3 +164,59 @@ def test_crossed_interval_leaves_out_nan():
     values = np.random.default_rng(2).normal(size=(1, 9))
     holes = np.insert(values, 4, np.nan, axis=1)
     assert crossed_interval(holes) == pytest.approx(crossed_interval(values))
+
+
+def test_positive_interval_of_student_in_logarithms():
+    values = np.array([2.0, 3.0, 7.0])
+    mean, low, high = positive_interval(values)
+    relative = stats.t.ppf(0.975, 2) * stats.sem(values) / 4.0
+    assert mean == pytest.approx(4.0)
+    assert (low, high) == pytest.approx((4.0 * np.exp(-relative), 4.0 * np.exp(relative)))
+
+
+def test_positive_interval_covers_the_mean_as_often_as_it_says():
+    """Of log-normal numbers with a spread of 40 %; below 0 of none, where plain ones have some."""
+    rng = np.random.default_rng(5)
+    samples = np.exp(rng.normal(0.0, 0.4, size=(2000, 4)))
+    truth = np.exp(0.4**2 / 2.0)
+    ends = np.array([positive_interval(x)[1:] for x in samples])
+    inside = (ends[:, 0] <= truth) & (truth <= ends[:, 1])
+    assert inside.mean() == pytest.approx(0.95, abs=0.03)
+    assert ends.min() > 0.0
+
+
+@pytest.mark.parametrize("values", [[0.0, 0.0, 0.0, 0.0, 1.0], [0.0, 1500.0], [1e-9, 1.0, 1e6]])
+def test_no_interval_of_few_positive_values_is_below_zero(values):
+    """Plain intervals are for these: 0.2 - 0.56 < 0, to begin with."""
+    values = np.array(values)
+    draws = Draws(values.size)
+    plain = mean_estimate(values, [draws.episodes])
+    ranged = mean_estimate(values, [draws.episodes], positive=True)
+    assert plain["low"] < 0.0 <= ranged["low"] < ranged["value"] < ranged["high"]
+    mean, low, high = positive_interval(values)
+    assert 0.0 < low < mean < high
+    # Both are stretched as much on the scale of logarithms as plain ones are on their own.
+    resamples = resampled_mean(values, [draws.episodes])
+    top = np.percentile(resamples, 97.5)
+    factor = (plain["high"] - plain["value"]) / (top - plain["value"])
+    assert ranged["high"] == pytest.approx(mean * (top / mean) ** factor)
+
+
+def test_zeros_and_negative_values_of_positive_quantities():
+    nothing = np.zeros(5)
+    draws = [Draws(5).episodes]
+    assert positive_interval(nothing) == (0.0, 0.0, 0.0)
+    assert mean_estimate(nothing, draws, positive=True) == {"value": 0.0, "low": 0.0, "high": 0.0}
+    # One value: no interval, of whatever size it is.
+    for value in (0.0, 3.0):
+        single = mean_estimate(np.array([value]), [Draws(1).episodes], positive=True)
+        assert single["value"] == value and np.isnan([single["low"], single["high"]]).all()
+        assert np.isnan(positive_interval(np.array([value]))[1:]).all()
+    # One of five is above 0: 0.8^5 = 33 % of the resamples are 0, and so is the lower end.
+    assert mean_estimate(np.array([0, 0, 0, 0, 1.0]), draws, positive=True)["low"] == 0.0
+    with pytest.raises(ValueError, match=r"values = -2\.0 .*>= 0"):
+        mean_estimate(np.array([np.nan, 1.0, -2.0]), [Draws(3).episodes], positive=True)
+    with pytest.raises(ValueError, match=r"values = -2\.0 .*>= 0"):
+        positive_interval(np.array([1.0, -2.0]))
+    with pytest.raises(ValueError, match=r"values = -1\.0 .*>= 0"):
+        estimate(1.0, np.array([-1.0, 1.0]), np.array([0.5, 1.5]), positive=True)

@@ -24,7 +24,12 @@ from ecn_marl.baselines.rl.networks import (
     init_network,
     standardise,
 )
-from ecn_marl.baselines.training.environments import run_randomly, start_environments
+from ecn_marl.baselines.training import environments
+from ecn_marl.baselines.training.environments import (
+    run_randomly,
+    start_environments,
+    start_measured,
+)
 from ecn_marl.baselines.training.loop import train
 from ecn_marl.envs.registry import make
 from ecn_marl.envs.scenario import Scenario
@@ -96,6 +101,28 @@ def test_random_observations_are_standard_at_the_first_layer():
     hidden = np.tanh(x @ first["kernel"] + first["bias"])
     out = hidden @ last["kernel"] + last["bias"]
     np.testing.assert_allclose(net.apply(params, jnp.asarray(observations)), out, atol=1e-5)
+
+
+def test_random_play_has_a_key_of_its_own(monkeypatch):
+    """Neither that of a first episode nor that of the steps that they start at."""
+    used = []
+
+    class Env(Toy):
+        def reset(self, key, params):
+            jax.debug.callback(
+                lambda x: used.append(tuple(np.array(x).tolist())), jax.random.key_data(key)
+            )
+            return super().reset(key, params)
+
+    def play(env, key, params, carry, steps):
+        used.append(tuple(np.array(jax.random.key_data(key)).tolist()))
+        return carry, jnp.zeros(2), jnp.ones(2)
+
+    monkeypatch.setattr(environments, "run_randomly", play)
+    start_measured(AutoReset(Env()), jax.random.key(3), jax.random.key(4), PARAMS, 6, 8)
+    jax.effects_barrier()
+    assert len(used) == len(set(used)) == 7
+    assert not {(0, 3), (0, 4)} & set(used)
 
 
 def test_features_that_hardly_differ_are_not_magnified():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import warnings
 from importlib.metadata import version
 
@@ -19,6 +21,7 @@ from ecn_marl.baselines.training.checkpoint import (
     Checkpoints,
     read_config,
     warn_of_versions,
+    write_json,
 )
 from ecn_marl.errors import DamagedCheckpoint, DamagedFile, VersionWarning
 
@@ -90,14 +93,64 @@ def test_the_error_says_if_no_checkpoint_is_intact(run):
         Checkpoints(run).restore(STATE)
 
 
-def test_a_checkpoint_without_digests_is_restored_or_refused_in_one_line(run):
+def test_a_folder_without_digests_is_no_checkpoint(run):
     (run / "checkpoints" / "2" / DIGESTS).unlink()
-    assert int(Checkpoints(run).restore(STATE)["n"]) == 14
-    for path in files(run, 2):
-        path.write_bytes(b"")
-    with pytest.raises(DamagedCheckpoint, match=r"cannot be read.*last good one is 1") as error:
+    with pytest.raises(DamagedCheckpoint, match=r"no sha256\.json.*last good one is 1") as error:
         Checkpoints(run).restore(STATE)
     assert "\n" not in str(error.value)
+    (run / "checkpoints" / "1" / DIGESTS).unlink()
+    with pytest.raises(DamagedCheckpoint, match="no other one that is whole"):
+        Checkpoints(run).restore(STATE)
+
+
+KILLED = """
+import os, sys
+import numpy as np
+from ecn_marl.baselines.training import checkpoint
+checkpoints = checkpoint.Checkpoints(sys.argv[1])
+name = sys.argv[2]
+
+def killed(*args, **options):
+    os._exit(9)
+
+if name != "rmtree":
+    setattr(checkpoint, name, killed)
+else:
+    checkpoint.shutil.rmtree = killed
+for step in (2, 3):
+    checkpoints.save(step, {"w": np.full((64, 64), 5.0), "n": np.int32(step)})
+"""
+
+
+@pytest.mark.parametrize(
+    ("at", "left"),
+    [("_digests", [1, 2]), ("write_json", [1, 2]), ("_delete", [1, 2]), ("rmtree", [1])],
+)
+def test_a_kill_at_any_moment_of_a_save_leaves_whole_checkpoints(run, at, left):
+    """Killed as it saves 2 again: before its digests, as they are written, before it is renamed,
+    and between that the old 2 is gone and the new one there."""
+    process = subprocess.run([sys.executable, "-c", KILLED, str(run), at], timeout=120)
+    assert process.returncode == 9
+    checkpoints = Checkpoints(run)
+    assert checkpoints.steps == left
+    for step in left:
+        assert int(checkpoints.restore(STATE, step)["n"]) == 7 * step
+    # It goes on: what the kill left behind is in the way of nothing, and goes away.
+    for _ in range(2):
+        checkpoints.save(2, STATE)
+    checkpoints.clean()
+    assert checkpoints.steps == [1, 2] and int(checkpoints.restore(STATE)["n"]) == 7
+    assert {path.name for path in checkpoints.folder.iterdir()} == {"1", "2"}
+
+
+def test_merits_of_old_versions_are_read(run):
+    """Up to 0.2 they were called scores."""
+    for name in ("score", "merit"):
+        write_json(run / "checkpoints" / BEST, [{"step": 1, name: 0.5}])
+        assert Checkpoints(run).best() == (1, 0.5)
+    write_json(run / CONFIG, {**GOOD, "score_by": "objective"})
+    config = read_config(run, RUN)
+    assert config["best_by"] == "objective" and "score_by" not in config
 
 
 def test_another_structure_is_not_reported_as_damage(run):
@@ -107,7 +160,7 @@ def test_another_structure_is_not_reported_as_damage(run):
 
 
 @pytest.mark.parametrize("text", ["null", "{}", "[]", "[1]", '[{"step": 1}]', "[", '"x"', "\xff"])
-def test_scores_that_cannot_be_read_are_named(run, text):
+def test_merits_that_cannot_be_read_are_named(run, text):
     (run / "checkpoints" / BEST).write_bytes(text.encode("latin-1"))
     with pytest.raises(DamagedFile, match=BEST):
         Checkpoints(run)

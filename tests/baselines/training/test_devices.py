@@ -82,7 +82,7 @@ def assert_close(a: Path, b: Path) -> None:
         values, expected = (np.array([row[name] for row in x]) for x in (rows_a, rows_b))
         np.testing.assert_allclose(values[0], expected[0], rtol=1e-5)
         np.testing.assert_allclose(values, expected, rtol=1e-3)
-    assert [("score" in row) for row in rows_b] == [False, True, False, True]
+    assert [("merit" in row) for row in rows_b] == [False, True, False, True]
     state_a, state_b = state(a, 2), state(b, 2)
     names = [name for name in state_a if name.split(".")[0] in ("actor", "critic")]
     assert len(names) == 8

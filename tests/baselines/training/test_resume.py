@@ -16,11 +16,11 @@ import jax
 import numpy as np
 import pytest
 
-from ecn_marl.baselines.evaluation.scoring import Scores
+from ecn_marl.baselines.evaluation.merit import Merits
 from ecn_marl.baselines.training import loop as training
 from ecn_marl.baselines.training.checkpoint import Checkpoints
 from ecn_marl.baselines.training.interrupts import Interrupts
-from ecn_marl.baselines.training.logs import cut_rows
+from ecn_marl.baselines.training.logs import cut_rows, read_rows
 from ecn_marl.baselines.training.loop import (
     Saving,
     TrainingInterrupted,
@@ -159,7 +159,7 @@ def test_rows_after_the_checkpoint_are_cut(tmp_path):
 
 
 class Counting:
-    """A state that counts; its score is the largest at the second update."""
+    """A state that counts; its merit is the largest at the second update."""
 
     class config:
         steps_per_update = 10
@@ -171,13 +171,13 @@ class Counting:
         return {"n": state["n"] + 1}, {"reward": state["n"] * 0.5}
 
 
-def score(state):
-    return Scores(np.asarray([-abs(int(state["n"]) - 2.0)]))
+def merit(state):
+    return Merits(np.asarray([-abs(int(state["n"]) - 2.0)]))
 
 
-def test_the_best_is_the_state_that_was_scored(tmp_path):
-    saving = Saving(updates=1, score_every=1)
-    train(Counting(), None, steps=60, out=tmp_path, saving=saving, score=score)
+def test_the_best_is_the_state_that_was_evaluated(tmp_path):
+    saving = Saving(updates=1, eval_every=1)
+    train(Counting(), None, steps=60, out=tmp_path, saving=saving, merit=merit)
     checkpoints = Checkpoints(tmp_path)
     assert checkpoints.steps == [2, 5, 6]
     assert checkpoints.best() == (2, 0.0)
@@ -185,9 +185,9 @@ def test_the_best_is_the_state_that_was_scored(tmp_path):
     for step in checkpoints.steps:
         restored = checkpoints.restore(like, step)
         assert int(restored["n"]) == step
-    (best,) = score(checkpoints.restore(like, checkpoints.find("best"))).value
-    assert best == checkpoints.best().score
-    assert [row["score"] for row in rows(tmp_path)] == [-1.0, 0.0, -1.0, -2.0, -3.0, -4.0]
+    (best,) = merit(checkpoints.restore(like, checkpoints.find("best"))).value
+    assert best == checkpoints.best().merit
+    assert [row["merit"] for row in rows(tmp_path)] == [-1.0, 0.0, -1.0, -2.0, -3.0, -4.0]
 
 
 class CountingTwice(Counting):
@@ -198,12 +198,24 @@ class CountingTwice(Counting):
         return {"n": 10 * learner}
 
 
-def test_each_learner_has_a_best_of_its_own(tmp_path):
-    def scores(state):
-        return Scores(-np.abs(np.asarray(state["n"]) - np.array([2.0, 14.0])))
+def test_a_run_of_an_old_version_goes_on(tmp_path):
+    """Its merits are called scores in rows and in best.json."""
+    saving = Saving(updates=1, eval_every=1)
+    train(Counting(), None, steps=20, out=tmp_path, saving=saving, merit=merit)
+    for file in (tmp_path / "metrics.jsonl", tmp_path / "checkpoints" / "best.json"):
+        file.write_text(file.read_text().replace("merit", "score"))
+    assert "score" in rows(tmp_path)[0]
+    train(Counting(), None, steps=60, out=tmp_path, saving=saving, merit=merit, resume=True)
+    assert Checkpoints(tmp_path).best() == (2, 0.0)
+    assert [row["merit"] for row in read_rows(tmp_path)] == [-1.0, 0.0, -1.0, -2.0, -3.0, -4.0]
 
-    saving = Saving(updates=1, score_every=1)
-    run = {"seeds": 2, "out": tmp_path, "saving": saving, "score": scores}
+
+def test_each_learner_has_a_best_of_its_own(tmp_path):
+    def merits(state):
+        return Merits(-np.abs(np.asarray(state["n"]) - np.array([2.0, 14.0])))
+
+    saving = Saving(updates=1, eval_every=1)
+    run = {"seeds": 2, "out": tmp_path, "saving": saving, "merit": merits}
     train(CountingTwice(), None, steps=30, **run)
     assert [Checkpoints(tmp_path).best(k) for k in (0, 1)] == [(2, 0.0), (3, -1.0)]
     train(CountingTwice(), None, steps=80, resume=True, **run)
@@ -215,11 +227,11 @@ def test_each_learner_has_a_best_of_its_own(tmp_path):
     assert checkpoints.restore(like, 4)["n"].tolist() == [4, 14]
 
 
-def test_a_kill_between_checkpoint_and_its_score_loses_nothing(tmp_path):
-    saving = Saving(updates=1, score_every=1)
-    train(Counting(), None, steps=20, out=tmp_path, saving=saving, score=score)
+def test_a_kill_between_checkpoint_and_its_merit_loses_nothing(tmp_path):
+    saving = Saving(updates=1, eval_every=1)
+    train(Counting(), None, steps=20, out=tmp_path, saving=saving, merit=merit)
     (tmp_path / "checkpoints" / "best.json").unlink()
-    train(Counting(), None, steps=60, out=tmp_path, saving=saving, score=score, resume=True)
+    train(Counting(), None, steps=60, out=tmp_path, saving=saving, merit=merit, resume=True)
     assert Checkpoints(tmp_path).best() == (2, 0.0)
     assert Checkpoints(tmp_path).steps == [2, 5, 6]
 

@@ -1,7 +1,10 @@
-"""Scores of training states: performance of the greedy policy on episodes kept for that.
+"""Merit of a training state: what its greedy policy reaches on episodes kept for that.
 
-The episodes are always the same, so that scores of one run differ by the policy alone. They have
-their own part of the tuning stream (`streams`), as the best checkpoint is chosen by its score.
+Checkpoints are chosen by it. It is the mean reward, or minus J, so higher is better. The *score* of
+a policy is another number: its J relative to that of `static:best`, see `completion`.
+
+The episodes are always the same, so that merits of one run differ by the policy alone. They have
+their own part of the tuning stream (`streams`), as the best checkpoint is chosen by its merit.
 """
 
 from __future__ import annotations
@@ -20,15 +23,15 @@ from ecn_marl.baselines.evaluation.objective import NEEDS, episode_objective, ge
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.envs.interface import Environment, MeasuredEnvironment
 
-SCORES = ("reward", "objective")
-"""What a score can be: the mean reward, or minus J in completion times (`completion`)."""
+MERITS = ("reward", "objective")
+"""Kinds of merit: the mean reward, or minus J in completion times (`completion`)."""
 
 
-class Scores(NamedTuple):
-    """Scores of policies, with intervals; higher is better.
+class Merits(NamedTuple):
+    """Merits of policies, with intervals; higher is better.
 
     Attributes:
-        value: the score, `[policies]`.
+        value: the merit, `[policies]`.
         low: lower end of its 95 % interval over episodes, `[policies]`; None if there is none.
         high: upper end, likewise.
     """
@@ -38,18 +41,18 @@ class Scores(NamedTuple):
     high: np.ndarray | None = None
 
 
-Score = Callable[[PyTree], Scores]
-"""Scores of a training state, one policy per seed."""
+Merit = Callable[[PyTree], Merits]
+"""Merits of a training state, one policy per seed."""
 
 
-def score_episodes(by: str, reward: np.ndarray, metrics: PyTree) -> Scores:
-    """Scores from episodes that are the same for all policies.
+def episode_merits(by: str, reward: np.ndarray, metrics: PyTree) -> Merits:
+    """Merits from episodes that are the same for all policies.
 
     The interval is Student's t over episodes (of log J for `objective`). Differences between
     policies in the same episodes are more certain than that.
 
     Args:
-        by: `reward` or `objective`, see `scorer`.
+        by: `reward` or `objective`, see `merit_function`.
         reward: mean reward per interval and agent, `[policies, episodes]`.
         metrics: those of `objective.NEEDS`, leading axes policies and episodes; for `objective`.
 
@@ -58,13 +61,13 @@ def score_episodes(by: str, reward: np.ndarray, metrics: PyTree) -> Scores:
     """
     if by == "reward":
         value, half = np.asarray(reward, np.float64).mean(-1), _half_width(reward)
-        return Scores(value) if half is None else Scores(value, value - half, value + half)
+        return Merits(value) if half is None else Merits(value, value - half, value + half)
     episode_j = episode_objective(metrics)["J"]
     value = geometric_means(episode_j)
     half = _half_width(np.log(episode_j[..., np.isfinite(episode_j).all(0)]))
     if half is None:
-        return Scores(-value)
-    return Scores(-value, -value * np.exp(half), -value * np.exp(-half))
+        return Merits(-value)
+    return Merits(-value, -value * np.exp(half), -value * np.exp(-half))
 
 
 def _half_width(values: np.ndarray) -> np.ndarray | None:
@@ -126,7 +129,7 @@ def greedy_controller(
     return Greedy(algorithm, actor)
 
 
-def scorer(
+def merit_function(
     algorithm: Acting | Controlling,
     env: MeasuredEnvironment,
     params: PyTree,
@@ -135,24 +138,24 @@ def scorer(
     seed: int = 0,
     seeds: int = 1,
     by: str = "reward",
-) -> Score:
-    """A function that scores training states that have an `actor`; compiled at its first call.
+) -> Merit:
+    """A function that measures the merit of states with an `actor`; compiled at its first call.
 
     Args:
         algorithm: the algorithm.
         env: functional environment (without auto-reset).
         params: its parameters; `max_steps` is the length of an episode.
-        episodes: episodes per score.
+        episodes: episodes per evaluation.
         seed: seed of the episodes.
         seeds: number of learners in a state.
         by: `reward`, the mean over episodes, intervals and agents; `objective`, minus the geometric
             mean of J over episodes.
 
     Raises:
-        ValueError: `episodes` below 1, or an unknown kind of score.
+        ValueError: `episodes` below 1, or an unknown kind of merit.
     """
-    if by not in SCORES:
-        raise unknown_name("score", by, SCORES)
+    if by not in MERITS:
+        raise unknown_name("kind of merit", by, MERITS)
     keys = tuning_keys("checkpoints", seed, episodes)
     needed = NEEDS if by == "objective" else ()
 
@@ -174,7 +177,7 @@ def scorer(
             else jax.vmap(policy_episodes)(actor)
         )
 
-    def score(state: PyTree) -> Scores:
-        return score_episodes(by, *jax.device_get(run(state.actor)))
+    def merit(state: PyTree) -> Merits:
+        return episode_merits(by, *jax.device_get(run(state.actor)))
 
-    return score
+    return merit
