@@ -133,6 +133,21 @@ def scenario_table(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
+def sender_table(rows: list[dict[str, str]]) -> Table:
+    """Table of the presets of senders; `rows` as `ecn-marl senders --json` prints them."""
+    table = plain_table("Senders")
+    for name in ("preset", "second name", "link rate", "from"):
+        table.add_column(name, no_wrap=name == "preset")
+    for row in rows:
+        table.add_row(*map(escape, row.values()))
+    table.caption = (
+        "Link rate: what the constants are for, whatever the network's. With gbps=RATE, as in\n"
+        "dcqcn:hpcc-run,gbps=100, they are scaled as their source scales them."
+    )
+    table.caption_justify = "left"
+    return table
+
+
 def evaluation_tables(
     result: Mapping[str, Any], label: Callable[[str], str], width: int = 100
 ) -> list[Table]:

@@ -140,9 +140,7 @@ def test_nan_in_a_batch_of_loads_is_refused_wherever_parameters_enter():
     params = core.default_params
     wrong = with_loads(params, [0.3, np.nan])
     axes = jax.tree.map(lambda _: None, params)
-    axes = replace(
-        axes, sim=replace(axes.sim, traffic=(replace(axes.sim.traffic[0], load=0),))
-    )
+    axes = replace(axes, sim=replace(axes.sim, traffic=(replace(axes.sim.traffic[0], load=0),)))
     keys = jax.random.split(jax.random.key(0), 2)
     for env in (core, Checked(core)):
         with pytest.raises(InvalidValue, match=r"params.sim.traffic\[0\].load\[1\] = nan .* > 0"):
