@@ -18,11 +18,12 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ecn_marl._checks import INT32, TEXT, Each, Whole, check, check_numbers
+from ecn_marl._flags import FLAGGED
 from ecn_marl._types import Leaf
 from ecn_marl.envs import telemetry as tm
 from ecn_marl.envs.actions import BASE_GBPS, ActionCodec, EcnSetting, parse_ecn
 from ecn_marl.envs.agent_checks import check_shape
-from ecn_marl.envs.episode_sums import LOSSY, EpisodeSums, port_metrics
+from ecn_marl.envs.episode_sums import EpisodeSums, port_metrics
 from ecn_marl.envs.features import FeatureScale, FeatureSet, fill, flatten
 from ecn_marl.envs.reward_reference import RewardReference
 from ecn_marl.envs.rewards import Reward, RewardParams
@@ -374,7 +375,8 @@ class EcnEnv:
             step. `info` has per-agent arrays `[A]` of the interval: `PortStats`, with the counters
             that features, telemetry or `make(counts=...)` request (`class_bytes` as
             `small_bytes`, `medium_bytes`, `large_bytes`), the thresholds in force and the `reward`;
-            and the episode's `accounts` so far, the same for all agents.
+            and the episode's `accounts` and `flags` (int32, see `sim.flags`) so far, the same for
+            all agents.
         """
         check_shape(action, (self.num_agents, *self.action.shape))
         ecn = self.action.decode(action, self.port_scale(params.sim))
@@ -419,6 +421,8 @@ class EcnEnv:
         for name, count in self.accounts(sim, params).items():
             # One value per agent, as in all of `info`: faces split every entry by agent.
             info[name] = jnp.broadcast_to(count, reward.shape).astype(reward.dtype)
+        # Bits are few: as a float, which the faces make of it, the value is exact.
+        info[FLAGGED] = jnp.broadcast_to(_flags(sim), reward.shape)
         terminated = jnp.zeros((self.num_agents,), bool)
         truncated = jnp.broadcast_to(steps >= params.max_steps, terminated.shape)
         return flatten(history), next_state, reward, terminated, truncated, info
@@ -462,10 +466,10 @@ class EcnEnv:
 
         Returns:
             `reward`, `queue_mean` and `queue_std` (bytes), `utilisation`, `paused` (share of
-            time); all `accounts`; counts `pauses`, `flow_ticks`, `bytes_offered`; per size class
-            `[3]` (mice, medium, elephants) `flows_finished`. `flows_started`, `flows_waiting`,
-            `bytes_dropped` and `feedback_cut` are second names of `started`, `waiting`, `dropped`
-            and `late_feedback`.
+            time); all `accounts`; `flags`, int32, see `sim.flags`; counts `pauses`, `flow_ticks`,
+            `bytes_offered`; per size class `[3]` (mice, medium, elephants) `flows_finished`.
+            `flows_started`, `flows_waiting`, `bytes_dropped` and `feedback_cut` are second names of
+            `started`, `waiting`, `dropped` and `late_feedback`.
 
             Of the measured flows, by size class: `flows_measured`, `flows_unfinished`,
             `slowdown_sum`, `slowdown_log_sum` and `slowdown_histogram` `[3, bins]`. Unfinished
@@ -492,6 +496,7 @@ class EcnEnv:
             "paused": sums.paused.mean() / n,
             "pauses": totals.pauses,
             **accounts,
+            FLAGGED: _flags(state.sim),
             "flows_started": accounts["started"],
             "flows_waiting": accounts["waiting"],
             "flows_finished": totals.finished,
@@ -507,11 +512,14 @@ class EcnEnv:
         }
         names = tuple(kind.name for kind in self.sim.classes)
         metrics |= port_metrics(sums, totals.delivered, names, n, self.interval_us)
-        if lossy := sum(not kind.lossless for kind in self.sim.classes):
-            metrics[LOSSY] = jnp.full((), lossy, jnp.float32)
         for i, values in enumerate(source_metrics(self.sim, state.sim, jnp)):
             metrics |= {f"source:{i}:{name}": value for name, value in values.items()}
         return metrics
+
+
+def _flags(sim: SimState) -> Int[Array, ""]:
+    """The flags of the episode so far; int32, as faces and records know no unsigned numbers."""
+    return jnp.asarray(sim.flags).astype(jnp.int32)
 
 
 def _bytes(counter: tuple[Leaf, Leaf]) -> Array:

@@ -9,6 +9,8 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from ecn_marl.baselines.evaluation.completion import verdict
+
 DASH = "–"
 
 
@@ -313,9 +315,7 @@ def _name(row: Mapping[str, Any], label: Callable[[str], str]) -> str:
 
 def _invalid(rows: list[dict[str, Any]], label: Callable[[str], str]) -> list[str]:
     return [
-        escape(f"INVALID {label(row['name'])}: {'; '.join(row['invalid'])}.")
-        for row in rows
-        if row["invalid"]
+        escape(f"INVALID {label(row['name'])}: {verdict(row)}.") for row in rows if row["invalid"]
     ]
 
 

@@ -126,6 +126,20 @@ def police(cfg: SimConfig, state: SimState, net: NetParams) -> SimState:
     return replace(state, paused=paused, full=full | overfull, totals=totals)
 
 
+def lost_bytes(
+    cfg: SimConfig, full: Bool[Array, " links"], dropped: Float[Array, ""]
+) -> Bool[Array, ""]:
+    """Whether bytes that PFC protects were dropped in a tick.
+
+    Args:
+        cfg: shapes.
+        full: links whose headroom was full, per class, `[(H + P) C]`.
+        dropped: bytes dropped in the tick, of all classes.
+    """
+    guarded = np.tile(np.array(cfg.lossless), full.shape[0] // cfg.n_classes)
+    return (full & jnp.asarray(guarded)).any() & (dropped > 0)
+
+
 class Pause(NamedTuple):
     """PFC state of the directed links (NICs first, then ports).
 

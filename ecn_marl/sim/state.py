@@ -237,6 +237,8 @@ class SimState:
         traffic: state of each traffic source.
         totals: counters since the start.
         fct_log: completion time of each scheduled flow, µs, NaN if unfinished, `[N]`.
+        flags: structures of fixed size that were too small so far, a bit each, see `sim.flags`.
+        crowded: whether a flow found no free slot in the last tick.
     """
 
     step: Leaf
@@ -254,6 +256,8 @@ class SimState:
     traffic: tuple[PyTree, ...]
     totals: Totals
     fct_log: Leaf
+    flags: Leaf
+    crowded: Leaf
     pace: Leaf = None
 
 

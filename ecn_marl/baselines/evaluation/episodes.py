@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ecn_marl import lanes
 from ecn_marl._errors import bad_value
+from ecn_marl._flags import FLAGGED
 from ecn_marl.baselines.evaluation.completion import (
     COSTS,
     PARTS,
@@ -30,7 +31,7 @@ from ecn_marl.baselines.evaluation.statistics import mean_interval
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.evaluation.windows import counters, ends, in_windows, window_columns
 from ecn_marl.envs.ecn import FLOWLETS, PhaseEcn
-from ecn_marl.envs.episode_sums import LOSSY, PORT_METRICS, SHARE
+from ecn_marl.envs.episode_sums import PORT_METRICS, SHARE
 from ecn_marl.envs.interface import Environment, MeasuredEnvironment, PortEnvironment
 from ecn_marl.sim.metrics import histogram_quantile
 from ecn_marl.sim.queues import Ecn
@@ -139,7 +140,7 @@ class Evaluation:
             "waiting": raw["flows_waiting"],
         }
         prefixed = (name for name in raw if name.startswith(("source:", SHARE)))
-        optional = (name for name in (*COSTS, *FLOWLETS, *PORT_METRICS, LOSSY) if name in raw)
+        optional = (name for name in (*COSTS, *FLOWLETS, *PORT_METRICS, FLAGGED) if name in raw)
         names = (*_COPIED, *optional, *prefixed)
         objectives = {"J": objective(*(columns[part] for part in PARTS))}
         copied = {name: raw[name] for name in names}

@@ -226,8 +226,8 @@ def train(
         Final state and metrics, those before a resumed run stopped among them.
 
     Raises:
-        ValueError: `steps` or `seeds` below 1, a seed or a parameter out of its range, or nothing to
-            resume.
+        ValueError: `steps` or `seeds` below 1, a seed or a parameter out of its range, or nothing
+            to resume.
         TrainingDiverged: a metric or the state is NaN or infinite; the state is saved in
             `diverged/` if `out` is given.
         TrainingInterrupted: Ctrl-C or SIGTERM came, and the state is saved if `out` is given.
