@@ -82,6 +82,9 @@ def replay(
             "--ack-priority", help="Send ACKs and CNPs past the queues of data, in their own class."
         ),
     ] = False,
+    memory_us: Annotated[
+        float, typer.Option(help="How far back feedback to the senders can reach, µs.")
+    ] = 256.0,
     seed: Seed = 0,
     out: Annotated[
         Path | None,
@@ -130,6 +133,7 @@ def replay(
         slots=slots,
         pfc=pfc,
         ack_priority=ack_priority,
+        memory_us=memory_us,
     )
     flow_list = rp.read_flows(flows, network)
     with progress("replay", "µs", duration_ms * 1e3, lines=False) as show:

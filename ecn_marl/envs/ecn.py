@@ -467,7 +467,8 @@ class EcnEnv:
         Returns:
             `reward`, `queue_mean` and `queue_std` (bytes), `utilisation`, `paused` (share of
             time); all `accounts`; `flags`, int32, see `sim.flags`; counts `pauses`, `flow_ticks`,
-            `bytes_offered`; per size class `[3]` (mice, medium, elephants) `flows_finished`.
+            `bytes_offered`, `bytes_spilled` (see `sim.state.Totals`); per size class `[3]` (mice,
+            medium, elephants) `flows_finished`.
             `flows_started`, `flows_waiting`, `bytes_dropped` and `feedback_cut` are second names of
             `started`, `waiting`, `dropped` and `late_feedback`.
 
@@ -502,6 +503,7 @@ class EcnEnv:
             "flows_finished": totals.finished,
             "bytes_offered": _bytes(totals.offered),
             "bytes_dropped": accounts["dropped"],
+            "bytes_spilled": totals.spilled,
             "feedback_cut": accounts["late_feedback"],
             "flow_ticks": totals.flow_ticks,
             "flows_measured": completion.begun,

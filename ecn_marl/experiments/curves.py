@@ -78,7 +78,8 @@ def reference_scores(config: Mapping[str, Any], show: Show | None = None) -> dic
         show: called with the per cent done, and the policy.
 
     Returns:
-        By name, the score and its interval, `[1]` each, as `scorer` gives for a learner's policy.
+        By name, the score and its interval, `[1]` each, as `scorer` gives for a learner's policy;
+        those that are refused are left out.
     """
     env = make(config["scenario"], **curve_options(config))
     params = env.default_params
@@ -86,12 +87,16 @@ def reference_scores(config: Mapping[str, Any], show: Show | None = None) -> dic
     keys = tuning_keys("checkpoints", config["seed"], config["eval_episodes"])
     scores: dict[str, Scores] = {}
     all_settings = reference_settings(config)
-    for name, settings in all_settings.items():
+    for done, (name, settings) in enumerate(all_settings.items(), 1):
         metrics = {k: np.asarray(x)[None] for k, x in run(settings, keys).items()}
         score_by = config.get("score_by", "reward")
-        scores[name] = score_episodes(score_by, metrics["reward"], metrics)
+        score = score_episodes(
+            score_by, metrics["reward"], metrics, config.get("allow_flagged", False)
+        )
+        if not score.refused:
+            scores[name] = score
         if show is not None:
-            show(100.0 * len(scores) / len(all_settings), label(name))
+            show(100.0 * done / len(all_settings), label(name))
     return scores
 
 
@@ -106,7 +111,11 @@ def references(folder: Path, show: Show | None = None) -> dict[str, float]:
     if stored.get("asked") != request:
         scores = reference_scores(config, show)
         rows = {
-            name: {field: float(x[0]) for field, x in score._asdict().items() if x is not None}
+            name: {
+                field: float(x[0])
+                for field in ("value", "low", "high")
+                if (x := getattr(score, field)) is not None
+            }
             for name, score in scores.items()
         }
         stored = {"asked": request, "scores": rows}

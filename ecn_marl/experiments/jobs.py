@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from ecn_marl._checks import SEED, Whole, check
+from ecn_marl._checks import SEED, Flag, Whole, check
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config, as_tuples
 from ecn_marl.baselines.training.checkpoint import read_config
@@ -44,6 +44,7 @@ class Job:
         eval_every: updates between scores, see `train_run`.
         eval_episodes: episodes per score.
         randomise: what is drawn for every training episode, see `wrappers.randomised`.
+        allow_flagged: see `train_run`.
     """
 
     algorithm: str
@@ -56,6 +57,7 @@ class Job:
     eval_every: Annotated[int | None, Whole(low=0, none=True)] = None
     eval_episodes: Annotated[int, Whole(low=1)] = 16
     randomise: dict[str, Any] = field(default_factory=dict)
+    allow_flagged: Annotated[bool, Flag()] = False
 
     def __post_init__(self) -> None:
         """Check the numbers."""

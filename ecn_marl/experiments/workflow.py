@@ -93,6 +93,8 @@ def train(
         note = f"{row['steps_per_second']:,.0f} steps/s"
         if "reward" in row:
             note = f"return {float(np.mean(row['reward'])) * horizon:.1f}, {note}"
+        if "score_refused" in row:
+            score = f"not scored: {row['score_refused']}, "
         if "score" in row:
             value = float(np.mean(row["score"]))
             score = f"J {-value:.2f}, " if by_objective else f"score {value:.4g}, "
@@ -117,6 +119,7 @@ def train(
         eval_episodes=job.eval_episodes,
         score_by="objective" if by_objective else "reward",
         randomise=job.randomise,
+        allow_flagged=job.allow_flagged,
         session=session,
         notes={FILE: job_text(job)},
     ).metrics

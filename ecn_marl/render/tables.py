@@ -9,6 +9,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from ecn_marl._flags import flag
 from ecn_marl.baselines.evaluation.completion import verdict
 
 DASH = "–"
@@ -84,7 +85,8 @@ def replay_tables(summary: Mapping[str, Any]) -> list[Table]:
     for name in columns:
         counts.add_column(name, justify="right", no_wrap=True)
     counts.add_row(*_flow_cells(flows, columns))
-    counts.caption = f"{_COUNTS_LEGEND}\n{_LATE_TICKS}"
+    raised = [f"FLAGGED: {flag(x).event}; cure: {flag(x).cure}." for x in summary["flags"]]
+    counts.caption = escape("\n".join([_COUNTS_LEGEND, _LATE_TICKS, *raised]))
     counts.caption_justify = "left"
     return [slowdown, counts, ports, balance]
 

@@ -126,10 +126,10 @@ def police(cfg: SimConfig, state: SimState, net: NetParams) -> SimState:
     return replace(state, paused=paused, full=full | overfull, totals=totals)
 
 
-def lost_bytes(
+def spilled(
     cfg: SimConfig, full: Bool[Array, " links"], dropped: Float[Array, ""]
-) -> Bool[Array, ""]:
-    """Whether bytes that PFC protects were dropped in a tick.
+) -> Float[Array, ""]:
+    """Bytes dropped in a tick, if bytes that PFC protects were among them; else 0.
 
     Args:
         cfg: shapes.
@@ -137,7 +137,7 @@ def lost_bytes(
         dropped: bytes dropped in the tick, of all classes.
     """
     guarded = np.tile(np.array(cfg.lossless), full.shape[0] // cfg.n_classes)
-    return (full & jnp.asarray(guarded)).any() & (dropped > 0)
+    return jnp.where((full & jnp.asarray(guarded)).any(), dropped, 0.0)
 
 
 class Pause(NamedTuple):

@@ -27,6 +27,7 @@ from ecn_marl._checks import check_seed
 from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan
 from ecn_marl._types import Leaf
+from ecn_marl.sim import flags
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.metrics import counter_bytes, slowdown_summary
 from ecn_marl.sim.paths import find_paths
@@ -81,6 +82,7 @@ class Settings:
             ones wait at their hosts, count as deferred, and their FCT counts from their start.
         pfc: pause upstream links when buffers fill; without it full buffers drop.
         ack_priority: ACKs and CNPs ride in a class of their own instead of the data queues.
+        memory_us: how far back feedback can reach, µs, see `SimConfig`.
     """
 
     transport: str = "dcqcn:hpcc-paper"
@@ -93,6 +95,7 @@ class Settings:
     slots: int | None = None
     pfc: bool = True
     ack_priority: bool = False
+    memory_us: float = 256.0
 
     def __post_init__(self) -> None:
         """Check clocks and slots; the rest is checked where it is used."""
@@ -140,6 +143,7 @@ class Settings:
             pfc=self.pfc,
             ack_priority=self.ack_priority,
             buffer_mib=self.buffer_mib,
+            memory_us=self.memory_us,
         )
 
 
@@ -197,7 +201,8 @@ class Replay:
         queue_bytes: queue of every port at the end of each sample, float32 `[T, P]`.
         tx_bytes: bytes each port sent during each sample, ACKs included, float32 `[T, P]`.
         ports: per port class, statistics of queues, utilisation, marks and pauses.
-        counts: flows offered, started, deferred and for how long; late feedback, pauses, drops.
+        counts: flows offered, started, deferred and for how long; late feedback, pauses, drops;
+            `flags`, see `sim.flags`.
         bytes: balance of wire bytes.
     """
 
@@ -222,7 +227,8 @@ class Replay:
             and `deferred_mean_us` (for how long, together and each), `dropped` (bytes),
             `late_feedback` (ticks of flows whose feedback was cut); `slowdown` per size class
             (flows, mean, p50, p95, p99); `ports` per port class (see `_port_class`); `marks`
-            (expected number of marked packets), `pauses`, `drops` (in packets); `bytes` (`offered
+            (expected number of marked packets), `pauses`, `drops` (in packets); names of the
+            `flags` that are raised, see `sim.flags`; `bytes` (`offered
             = delivered + queued + waiting + dropped + error`, wire bytes; dropped bytes are offered
             again).
         """
@@ -252,6 +258,7 @@ class Replay:
             "marks": sum(row["marks"] for row in self.ports.values()),
             "pauses": int(counts["pauses"]),
             "drops": counts["drops"],
+            "flags": list(flags.names(int(counts["flags"]))),
             "bytes": self.bytes,
         }
         summary: dict[str, Any] = without_nan(tree)
@@ -418,6 +425,7 @@ def _account(
         "deferred_us": float(totals.deferred_us) + float(left_us[admitted:].sum()),
         "pauses": float(totals.pauses),
         "drops": dropped / packet,
+        "flags": float(state.flags),
     }
     return counts, balance
 

@@ -234,6 +234,7 @@ class Simulator(SimConfig):
             offered=(count, zero),
             delivered=(count, zero),
             dropped=(count, zero),
+            spilled=zero,
             started=count,
             finished=jnp.zeros((3,), jnp.int32),
             begun=jnp.zeros((3,), jnp.int32),
@@ -334,8 +335,10 @@ class Simulator(SimConfig):
         (state, sums, slotless), _ = jax.lax.scan(step, carry, None, length=self.tick_steps)
         moved = state.flows
         if any(self.lossless):
-            lost = pfc.lost_bytes(self, state.full, slotless[1])
-            state = replace(state, flags=flags.raised(state.flags, flags.BUFFERS, lost))
+            lost = pfc.spilled(self, state.full, slotless[1])
+            totals = replace(state.totals, spilled=state.totals.spilled + lost)
+            raised = flags.raised(state.flags, flags.BUFFERS, lost > 0)
+            state = replace(state, totals=totals, flags=raised)
         state, sums = self._complete(state, sums, params, tick, slotless)
         tick_slots = counts.FlowsOfTick(before, start, moved, state.flows)
         sums = replace(sums, counts=counts.add(self, sums.counts, tick_slots, net))

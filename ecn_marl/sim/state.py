@@ -180,6 +180,8 @@ class Totals:
         offered: wire bytes of all admitted flows, bytes sent again after a drop included.
         delivered: wire bytes that left their last port.
         dropped: wire bytes dropped (and sent again).
+        spilled: of these, those of ticks in which full buffers dropped bytes that PFC protects; a
+            sum of reals, good to seven digits.
         started: flows admitted.
         finished: flows whose last ACK is back, per size class `[3]` (<= 100 KB, <= 1 MB, larger).
         begun: admitted flows that began within `SimParams.window`, `[3]`.
@@ -200,6 +202,7 @@ class Totals:
     offered: tuple[Leaf, Leaf]
     delivered: tuple[Leaf, Leaf]
     dropped: tuple[Leaf, Leaf]
+    spilled: Leaf
     started: Leaf
     finished: Leaf
     begun: Leaf

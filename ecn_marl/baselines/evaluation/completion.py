@@ -64,6 +64,10 @@ def objective(
     return np.asarray((short_mean * short_p99) ** 0.25 * long_geomean**0.5)
 
 
+SPILLED = "bytes_spilled"
+"""Column of the bytes dropped with bytes that PFC protects, see `sim.state.Totals`."""
+
+
 class _Share(NamedTuple):
     """A share of an episode that a structure of fixed size affects.
 
@@ -82,11 +86,15 @@ class _Share(NamedTuple):
 
 _SHARES = (
     _Share("of flows deferred or waiting", ("deferred", "waiting"), "offered", ("slots", "width")),
-    _Share("of bytes dropped", ("bytes_dropped",), "bytes_offered", ("buffers",)),
+    _Share("of bytes dropped", (SPILLED,), "bytes_offered", ("buffers",)),
     _Share("of flow-ticks with feedback cut", ("feedback_cut",), "flow_ticks", ("memory", "marks")),
     _Share("of flow-ticks on a path kept", ("flowlets_kept",), "flow_ticks", ("ways",)),
 )
 """Shares that are compared with `TOLERANCE`. Flags that are not among them count at once."""
+
+
+CHECKED = (flags.FLAGGED, *{x: None for row in _SHARES for x in (*row.affected, row.base)})
+"""Columns that `invalid_reasons` reads; those that an environment lacks are not checked."""
 
 
 def invalid_reasons(columns: Mapping[str, np.ndarray]) -> list[str]:
@@ -97,25 +105,26 @@ def invalid_reasons(columns: Mapping[str, np.ndarray]) -> list[str]:
     of the bytes by full buffers, of the flow-ticks by too short a history or too few ways. Other
     flags (`sim.flags`), which have no such share, count if they are raised in any episode.
 
-    Drops are no reason where no flag says that PFC should have kept them from happening: there they
-    are a signal of congestion.
+    Other drops than those that PFC should have kept from happening are no reason: they are a signal
+    of congestion.
 
     Args:
         columns: per-episode numbers of any shape: `flags`, `offered`, `deferred`, `waiting`
-            (flows), `bytes_offered`, `bytes_dropped`, `flow_ticks`, `feedback_cut` and
-            `flowlets_kept` (flow-ticks). Records of old versions have no `flags`, but
-            `lossy_classes`, above 0 where drops are no reason.
+            (flows), `bytes_offered`, `bytes_spilled`, `flow_ticks`, `feedback_cut` and
+            `flowlets_kept` (flow-ticks). Records of old versions have no `flags`, and for
+            `bytes_spilled` they have `bytes_dropped`, and `lossy_classes` above 0 where drops are
+            no reason.
 
     Returns:
         A reason each, with the option that cures it.
     """
     raised = flags.names(columns[flags.FLAGGED]) if flags.FLAGGED in columns else None
-    protected = "buffers" in raised if raised is not None else not _has_lossy(columns)
+    if "bytes_dropped" in columns and SPILLED not in columns:
+        lossy = np.any(columns.get("lossy_classes", 0))
+        columns = columns if lossy else {**columns, SPILLED: columns["bytes_dropped"]}
     reasons = []
     for label, affected, base, names in _SHARES:
         if base not in columns or not set(affected) <= set(columns):
-            continue
-        if names == ("buffers",) and not protected:
             continue
         amount, total = (sum(float(np.sum(columns[x])) for x in y) for y in (affected, (base,)))
         share = amount / total if total > 0 else float(amount > 0)
@@ -129,11 +138,6 @@ def invalid_reasons(columns: Mapping[str, np.ndarray]) -> list[str]:
             episodes = f"in {count} of {columns[flags.FLAGGED].size} episodes"
             reasons.append(f"{flags.flag(name).event} {episodes} (cure: {flags.flag(name).cure})")
     return reasons
-
-
-def _has_lossy(columns: Mapping[str, np.ndarray]) -> bool:
-    """Whether a record of an old version is of a network with classes that drop."""
-    return bool(np.any(columns.get("lossy_classes", 0)))
 
 
 def _cure(names: Sequence[str], raised: Sequence[str] | None) -> str:

@@ -6,7 +6,7 @@ their own part of the tuning stream (`streams`), as the best checkpoint is chose
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, PyTree
 from scipy import stats
 
 from ecn_marl._errors import unknown_name
+from ecn_marl.baselines.evaluation.completion import CHECKED, invalid_reasons
 from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController, roll_out
 from ecn_marl.baselines.evaluation.objective import NEEDS, episode_objective, geometric_means
 from ecn_marl.baselines.evaluation.streams import tuning_keys
@@ -31,18 +32,22 @@ class Scores(NamedTuple):
         value: the score, `[policies]`.
         low: lower end of its 95 % interval over episodes, `[policies]`; None if there is none.
         high: upper end, likewise.
+        refused: why they do not count, see `completion.invalid_reasons`; empty if they do.
     """
 
     value: np.ndarray
     low: np.ndarray | None = None
     high: np.ndarray | None = None
+    refused: str = ""
 
 
 Score = Callable[[PyTree], Scores]
 """Scores of a training state, one policy per seed."""
 
 
-def score_episodes(by: str, reward: np.ndarray, metrics: PyTree) -> Scores:
+def score_episodes(
+    by: str, reward: np.ndarray, metrics: Mapping[str, np.ndarray], allow_flagged: bool = False
+) -> Scores:
     """Scores from episodes that are the same for all policies.
 
     The interval is Student's t over episodes (of log J for `objective`). Differences between
@@ -51,11 +56,26 @@ def score_episodes(by: str, reward: np.ndarray, metrics: PyTree) -> Scores:
     Args:
         by: `reward` or `objective`, see `scorer`.
         reward: mean reward per interval and agent, `[policies, episodes]`.
-        metrics: those of `objective.NEEDS`, leading axes policies and episodes; for `objective`.
+        metrics: those of `objective.NEEDS`, leading axes policies and episodes, for `objective`;
+            and those of `completion.CHECKED` that the environment has.
+        allow_flagged: whether scores count although structures of fixed size were too small.
 
     Raises:
         ValueError: for `objective`, no episode has short and long flows under every policy.
     """
+    reasons = [] if allow_flagged else _reasons(metrics, len(reward))
+    return _scores(by, reward, metrics)._replace(refused="; ".join(reasons))
+
+
+def _reasons(metrics: Mapping[str, np.ndarray], policies: int) -> list[str]:
+    """Why the episodes of any policy do not count."""
+    columns = {name: np.asarray(metrics[name]) for name in CHECKED if name in metrics}
+    by_policy = ({name: x[i] for name, x in columns.items()} for i in range(policies))
+    return list(dict.fromkeys(reason for row in by_policy for reason in invalid_reasons(row)))
+
+
+def _scores(by: str, reward: np.ndarray, metrics: Mapping[str, np.ndarray]) -> Scores:
+    """Scores, whether they count or not."""
     if by == "reward":
         value, half = np.asarray(reward, np.float64).mean(-1), _half_width(reward)
         return Scores(value) if half is None else Scores(value, value - half, value + half)
@@ -135,6 +155,7 @@ def scorer(
     seed: int = 0,
     seeds: int = 1,
     by: str = "reward",
+    allow_flagged: bool = False,
 ) -> Score:
     """A function that scores training states that have an `actor`; compiled at its first call.
 
@@ -147,6 +168,7 @@ def scorer(
         seeds: number of learners in a state.
         by: `reward`, the mean over episodes, intervals and agents; `objective`, minus the geometric
             mean of J over episodes.
+        allow_flagged: see `score_episodes`.
 
     Raises:
         ValueError: `episodes` below 1, or an unknown kind of score.
@@ -154,12 +176,12 @@ def scorer(
     if by not in SCORES:
         raise unknown_name("score", by, SCORES)
     keys = tuning_keys("checkpoints", seed, episodes)
-    needed = NEEDS if by == "objective" else ()
+    needed = (*(NEEDS if by == "objective" else ()), *CHECKED)
 
     def episode(key: Array, actor: PyTree) -> tuple[Array, dict[str, Array]]:
         controller = greedy_controller(algorithm, actor, env)
         state, reward, _ = roll_out(env, params, controller, key)
-        metrics = env.episode_metrics(state, params) if needed else {}
+        metrics = env.episode_metrics(state, params)
         return reward, {name: metrics[name] for name in needed if name in metrics}
 
     @jax.jit
@@ -175,6 +197,7 @@ def scorer(
         )
 
     def score(state: PyTree) -> Scores:
-        return score_episodes(by, *jax.device_get(run(state.actor)))
+        reward, metrics = jax.device_get(run(state.actor))
+        return score_episodes(by, reward, metrics, allow_flagged)
 
     return score

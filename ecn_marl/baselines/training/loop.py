@@ -25,7 +25,15 @@ from ecn_marl.baselines.evaluation.scoring import Score
 from ecn_marl.baselines.evaluation.streams import training_key
 from ecn_marl.baselines.training.checkpoint import Checkpoints
 from ecn_marl.baselines.training.interrupts import Interrupts
-from ecn_marl.baselines.training.logs import METRICS, JsonLines, Log, Row, TensorBoard, cut_rows
+from ecn_marl.baselines.training.logs import (
+    METRICS,
+    JsonLines,
+    Log,
+    Row,
+    TensorBoard,
+    cut_rows,
+    numbers,
+)
 from ecn_marl.errors import TrainingDiverged
 from ecn_marl.parallelism import state_shardings
 
@@ -374,13 +382,17 @@ class _Loop:
         every, score = self.saving.score_every, self.score
         if score is None or not every or row["update"] // every == len(self.rows) // every:
             return None
-        scored = score(self.state)._asdict()
-        for end, values in scored.items():  # value, low, high
+        scores = score(self.state)
+        if scores.refused:
+            # Without scores no checkpoint becomes the best one.
+            row["score_refused"] = scores.refused
+            return None
+        for end, values in (("value", scores.value), ("low", scores.low), ("high", scores.high)):
             if values is not None:
                 name = "score" if end == "value" else f"score_{end}"
                 row[name] = values.tolist() if self.seeds > 1 else float(values[0])
-        scores: list[float] = scored["value"].tolist()
-        return scores
+        best: list[float] = scores.value.tolist()
+        return best
 
     def _diverged(self) -> None:
         """Save the state for inspection, and raise."""
@@ -389,7 +401,7 @@ class _Loop:
         if self.checkpoints is not None:
             where = f"; the state is in {self.checkpoints.save_diverged(row['update'], self.state)}"
         for row in self.rows[-self.per_call :]:
-            for name, value in row.items():
+            for name, value in numbers(row).items():
                 finite = np.isfinite(np.atleast_1d(np.asarray(value, np.float64)))
                 if not finite.all():
                     raise TrainingDiverged(
@@ -409,7 +421,8 @@ def _actor(state: PyTree) -> PyTree:
 
 
 def _is_finite(row: Row) -> bool:
-    return all(np.isfinite(np.asarray(value, np.float64)).all() for value in row.values())
+    values = numbers(row).values()
+    return all(np.isfinite(np.asarray(value, np.float64)).all() for value in values)
 
 
 def _bad_leaf(tree: PyTree, allow_infinite: bool = False) -> str | None:
