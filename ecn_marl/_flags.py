@@ -11,7 +11,7 @@ Nothing here needs JAX: tables of results are made without it. `sim.flags` sets 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,7 +64,7 @@ BITS = {flag.name: 1 << number for number, flag in enumerate(FLAGS)}
 """Value of each bit, by name."""
 
 
-def names(flags: int | np.ndarray) -> tuple[str, ...]:
+def names(flags: int | np.integer[Any] | np.ndarray) -> tuple[str, ...]:
     """Names of the bits that are set, in any entry of an array."""
     entries = np.asarray(flags).astype(np.int64).reshape(-1)
     union = int(np.bitwise_or.reduce(entries, initial=0))
