@@ -38,7 +38,11 @@ SLOTS, WIDTH, MEMORY, MARKS, WAYS, BUFFERS, COUNTERS, NUMBERS = range(8)
 
 FLAGS = (
     Flag("slots", "flows waited for a free slot", "more `slots`"),
-    Flag("width", "more flows began in a tick than a source offers", "a larger `width` of sources"),
+    Flag(
+        "width",
+        "more flows began in a tick than a source offers",
+        "a larger `width`, or a shorter tick (`tick_steps`)",
+    ),
     Flag("memory", "feedback was older than the history that is kept", "a longer `memory_us`"),
     Flag(
         "marks",
