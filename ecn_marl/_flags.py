@@ -47,7 +47,7 @@ FLAGS = (
     Flag(
         "marks",
         "CNPs were further away than their delay line is long",
-        "a longer `dt_us` or `tick_steps`, or `ack_priority`",
+        "`ack_priority`, a longer `dt_us`, or `tick_steps` above 20",
     ),
     Flag(
         "ways",

@@ -31,6 +31,20 @@ def preset_names() -> str:
     return markdown(("preset", "field name", "timers", "link rate", "from"), rows)
 
 
+def flags() -> str:
+    """What each flag says, and what cures it."""
+    from ecn_marl._flags import BITS, FLAGS
+    from ecn_marl.baselines.evaluation.completion import SHARES
+
+    share = {name: row.label.removeprefix("of ") for row in SHARES for name in row.flags}
+    rows = [
+        (f"`{f.name}`", str(BITS[f.name]), f.event, share.get(f.name, "any episode"), f.cure)
+        for f in FLAGS
+    ]
+    head = ("flag", "bit", "what happened", "refused above 0.1 % of", "cure")
+    return markdown(head, rows)
+
+
 def dcqcn_presets() -> str:
     """Constants of the DCQCN presets beside their names in the HPCC simulator."""
     from ecn_marl.sim.transports.dcqcn import PRESETS

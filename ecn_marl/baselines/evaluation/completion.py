@@ -68,7 +68,7 @@ SPILLED = "bytes_spilled"
 """Column of the bytes dropped with bytes that PFC protects, see `sim.state.Totals`."""
 
 
-class _Share(NamedTuple):
+class Share(NamedTuple):
     """A share of an episode that a structure of fixed size affects.
 
     Attributes:
@@ -84,16 +84,16 @@ class _Share(NamedTuple):
     flags: tuple[str, ...]
 
 
-_SHARES = (
-    _Share("of flows deferred or waiting", ("deferred", "waiting"), "offered", ("slots", "width")),
-    _Share("of bytes dropped", (SPILLED,), "bytes_offered", ("buffers",)),
-    _Share("of flow-ticks with feedback cut", ("feedback_cut",), "flow_ticks", ("memory", "marks")),
-    _Share("of flow-ticks on a path kept", ("flowlets_kept",), "flow_ticks", ("ways",)),
+SHARES = (
+    Share("of flows deferred or waiting", ("deferred", "waiting"), "offered", ("slots", "width")),
+    Share("of bytes dropped", (SPILLED,), "bytes_offered", ("buffers",)),
+    Share("of flow-ticks with feedback cut", ("feedback_cut",), "flow_ticks", ("memory", "marks")),
+    Share("of flow-ticks on a path kept", ("flowlets_kept",), "flow_ticks", ("ways",)),
 )
 """Shares that are compared with `TOLERANCE`. Flags that are not among them count at once."""
 
 
-CHECKED = (flags.FLAGGED, *{x: None for row in _SHARES for x in (*row.affected, row.base)})
+CHECKED = (flags.FLAGGED, *{x: None for row in SHARES for x in (*row.affected, row.base)})
 """Columns that `invalid_reasons` reads; those that an environment lacks are not checked."""
 
 
@@ -123,7 +123,7 @@ def invalid_reasons(columns: Mapping[str, np.ndarray]) -> list[str]:
         lossy = np.any(columns.get("lossy_classes", 0))
         columns = columns if lossy else {**columns, SPILLED: columns["bytes_dropped"]}
     reasons = []
-    for label, affected, base, names in _SHARES:
+    for label, affected, base, names in SHARES:
         if base not in columns or not set(affected) <= set(columns):
             continue
         amount, total = (sum(float(np.sum(columns[x])) for x in y) for y in (affected, (base,)))
@@ -131,7 +131,7 @@ def invalid_reasons(columns: Mapping[str, np.ndarray]) -> list[str]:
         if share > TOLERANCE:
             allowed = f"allowed: {100 * TOLERANCE:g} %; cure: {_cure(names, raised)}"
             reasons.append(f"{100 * share:.2g} % {label} ({allowed})")
-    shared = {name for row in _SHARES for name in row.flags}
+    shared = {name for row in SHARES for name in row.flags}
     for name in raised or ():
         if name not in shared:
             count = int(np.sum((columns[flags.FLAGGED].astype(np.int64) & flags.BITS[name]) > 0))

@@ -221,7 +221,7 @@ def test_invalid_results_have_a_reason(change, reason):
         ({"flags": [[2, 0]], "deferred": [[9, 0]]}, ["cure: a larger `width`, or a shorter tick"]),
         ({"flags": [[3, 0]], "deferred": [[9, 0]]}, ["cure: more `slots`, or a larger `width`"]),
         ({"flags": [[4, 0]], "feedback_cut": [[0, 1e6]]}, ["cure: a longer `memory_us`)"]),
-        ({"flags": [[8, 0]], "feedback_cut": [[0, 1e6]]}, ["`dt_us` or `tick_steps`, or `ack_p"]),
+        ({"flags": [[8, 0]], "feedback_cut": [[0, 1e6]]}, ["cure: `ack_priority`, a longer `dt_us`"]),
         ({"flags": [[16, 0]], "flowlets_kept": [[0, 1e6]]}, ["of flow-ticks on a path kept"]),
         ({"flags": [[32, 0]], "bytes_spilled": [[9e6, 0]]}, ["cure: a larger `buffer_mib`"]),
         # At most one in a thousand: flagged, and still a result.
