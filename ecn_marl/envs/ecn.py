@@ -40,7 +40,7 @@ ACCOUNTS = (
     *("offered", "started", "finished", "unfinished", "waiting"),
     *("deferred", "deferred_us", "dropped", "late_feedback"),
 )
-"""Counts of the flows of an episode, see `EcnEnv.accounts`."""
+"""Counts of the flows of an episode, see `EcnEnv.accounts`, which has its flags as well."""
 
 FLOWLETS = ("flowlets", "flowlets_kept")
 """Further accounts where `load_balancing` is `flowlet`."""
@@ -375,8 +375,7 @@ class EcnEnv:
             step. `info` has per-agent arrays `[A]` of the interval: `PortStats`, with the counters
             that features, telemetry or `make(counts=...)` request (`class_bytes` as
             `small_bytes`, `medium_bytes`, `large_bytes`), the thresholds in force and the `reward`;
-            and the episode's `accounts` and `flags` (int32, see `sim.flags`) so far, the same for
-            all agents.
+            and the episode's `accounts` so far, the same for all agents.
         """
         check_shape(action, (self.num_agents, *self.action.shape))
         ecn = self.action.decode(action, self.port_scale(params.sim))
@@ -421,8 +420,6 @@ class EcnEnv:
         for name, count in self.accounts(sim, params).items():
             # One value per agent, as in all of `info`: faces split every entry by agent.
             info[name] = jnp.broadcast_to(count, reward.shape).astype(reward.dtype)
-        # Bits are few: as a float, which the faces make of it, the value is exact.
-        info[FLAGGED] = jnp.broadcast_to(_flags(sim), reward.shape)
         terminated = jnp.zeros((self.num_agents,), bool)
         truncated = jnp.broadcast_to(steps >= params.max_steps, terminated.shape)
         return flatten(history), next_state, reward, terminated, truncated, info
@@ -439,7 +436,8 @@ class EcnEnv:
             Flows `offered` (started or waiting), `started`, `finished`, `unfinished` (started, not
             finished), `waiting` (arrived, without a slot; a lower bound, see `Simulator.waiting`),
             `deferred` (those that waited for a slot) and the time they waited, `deferred_us`;
-            `dropped` bytes; `late_feedback`, ticks of flows whose feedback was cut. With the load
+            `dropped` bytes; `late_feedback`, ticks of flows whose feedback was cut; `flags`, the
+            structures of fixed size that were too small, see `sim.flags`. With the load
             balancing `flowlet` also `flowlets`, paths drawn after the first of a flow, and
             `flowlets_kept`, ticks of flows that kept a path because an older one had to drain.
         """
@@ -458,6 +456,8 @@ class EcnEnv:
             "deferred_us": totals.deferred_us,
             "dropped": _bytes(totals.dropped),
             "late_feedback": totals.late_feedback,
+            # int32, as faces and records know no unsigned numbers; exact as a float, too.
+            FLAGGED: jnp.asarray(sim.flags).astype(jnp.int32),
             **flowlets,
         }
 
@@ -466,11 +466,10 @@ class EcnEnv:
 
         Returns:
             `reward`, `queue_mean` and `queue_std` (bytes), `utilisation`, `paused` (share of
-            time); all `accounts`; `flags`, int32, see `sim.flags`; counts `pauses`, `flow_ticks`,
-            `bytes_offered`, `bytes_spilled` (see `sim.state.Totals`); per size class `[3]` (mice,
-            medium, elephants) `flows_finished`.
-            `flows_started`, `flows_waiting`, `bytes_dropped` and `feedback_cut` are second names of
-            `started`, `waiting`, `dropped` and `late_feedback`.
+            time); all `accounts`; counts `pauses`, `flow_ticks`, `bytes_offered`, `bytes_spilled`
+            (see `sim.state.Totals`); per size class `[3]` (mice, medium, elephants)
+            `flows_finished`. `flows_started`, `flows_waiting`, `bytes_dropped` and `feedback_cut`
+            are second names of `started`, `waiting`, `dropped` and `late_feedback`.
 
             Of the measured flows, by size class: `flows_measured`, `flows_unfinished`,
             `slowdown_sum`, `slowdown_log_sum` and `slowdown_histogram` `[3, bins]`. Unfinished
@@ -497,7 +496,6 @@ class EcnEnv:
             "paused": sums.paused.mean() / n,
             "pauses": totals.pauses,
             **accounts,
-            FLAGGED: _flags(state.sim),
             "flows_started": accounts["started"],
             "flows_waiting": accounts["waiting"],
             "flows_finished": totals.finished,
@@ -517,11 +515,6 @@ class EcnEnv:
         for i, values in enumerate(source_metrics(self.sim, state.sim, jnp)):
             metrics |= {f"source:{i}:{name}": value for name, value in values.items()}
         return metrics
-
-
-def _flags(sim: SimState) -> Int[Array, ""]:
-    """The flags of the episode so far; int32, as faces and records know no unsigned numbers."""
-    return jnp.asarray(sim.flags).astype(jnp.int32)
 
 
 def _bytes(counter: tuple[Leaf, Leaf]) -> Array:

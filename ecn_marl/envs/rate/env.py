@@ -326,7 +326,7 @@ class RateEnv:
             "utilisation": (sums.sent / (rate * self.step_us))[port],
             "queue_us": queue_us[port],
             # The episode's, the same for all flows.
-            FLAGGED: jnp.broadcast_to(state.sim.flags, port.shape).astype(jnp.int32),
+            FLAGGED: jnp.broadcast_to(state.sim.flags, port.shape).astype(queue_us.dtype),
         }
 
 

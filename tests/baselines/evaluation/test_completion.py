@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 import ecn_marl
+from ecn_marl._flags import names
 from ecn_marl.baselines.evaluation.completion import invalid_reasons, objective, summarise
 from ecn_marl.baselines.evaluation.episodes import Evaluation
 from ecn_marl.envs.ecn import ACCOUNTS, FLOWLETS
@@ -130,7 +131,7 @@ def test_accounts_agree_in_info_metrics_and_summary():
 
     state, info, metrics = run(key)
     counts = {name: int(x) for name, x in env.accounts(state.sim, params).items()}
-    assert set(counts) == {*ACCOUNTS, *FLOWLETS}
+    assert set(counts) == {*ACCOUNTS, "flags", *FLOWLETS}
     assert (counts["flowlets"], counts["flowlets_kept"]) == tuple(
         map(int, state.sim.totals.flowlets)
     )
@@ -138,7 +139,9 @@ def test_accounts_agree_in_info_metrics_and_summary():
     for name, count in counts.items():
         assert int(metrics[name]) == int(info[name][-1, 0]) == count
     columns = {name: np.asarray(x)[None] for name, x in metrics.items()}
-    assert Evaluation("static", columns).summary()["flows"] == counts
+    summary = Evaluation("static", columns).summary()
+    assert summary["flags"] == list(names(counts.pop("flags")))
+    assert summary["flows"] == counts
 
 
 def test_summary():
@@ -221,7 +224,10 @@ def test_invalid_results_have_a_reason(change, reason):
         ({"flags": [[2, 0]], "deferred": [[9, 0]]}, ["cure: a larger `width`, or a shorter tick"]),
         ({"flags": [[3, 0]], "deferred": [[9, 0]]}, ["cure: more `slots`, or a larger `width`"]),
         ({"flags": [[4, 0]], "feedback_cut": [[0, 1e6]]}, ["cure: a longer `memory_us`)"]),
-        ({"flags": [[8, 0]], "feedback_cut": [[0, 1e6]]}, ["cure: `ack_priority`, a longer `dt_us`"]),
+        (
+            {"flags": [[8, 0]], "feedback_cut": [[0, 1e6]]},
+            ["cure: `ack_priority`, a longer `dt_us`"],
+        ),
         ({"flags": [[16, 0]], "flowlets_kept": [[0, 1e6]]}, ["of flow-ticks on a path kept"]),
         ({"flags": [[32, 0]], "bytes_spilled": [[9e6, 0]]}, ["cure: a larger `buffer_mib`"]),
         # At most one in a thousand: flagged, and still a result.
