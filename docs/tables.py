@@ -38,6 +38,7 @@ TABLES: dict[str, Callable[[], str]] = {
         decisions.reward_references,
         decisions.info,
         network.preset_names,
+        network.flags,
         network.dcqcn_presets,
         network.size_tables,
         network.primitives,

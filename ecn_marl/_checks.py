@@ -265,9 +265,9 @@ def check_seed(seed: object, field: str = "seed", count: int = 1) -> int:
 def check_numbers(tree: object, where: str = "params") -> None:
     """Check the numbers of traced parameters: every entry keeps the rule of its field.
 
-    Floats without a rule have to be finite. Under `vmap` the numbers of the whole batch are checked.
-    While a function is compiled (`jit`, `scan`) its arguments have no numbers yet, so nothing is
-    checked; an episode with NaN among its parameters is flagged then, see `sim.flags`.
+    Floats without a rule have to be finite. Under `vmap` the numbers of the whole batch are
+    checked. While a function is compiled (`jit`, `scan`) its arguments have no numbers yet, so
+    nothing is checked; an episode with NaN among its parameters is flagged then, see `sim.flags`.
 
     Args:
         tree: dataclasses, tuples and lists of arrays or numbers.

@@ -62,6 +62,14 @@ def test_unknown_command():
     assert run("trian").exit_code == 2
 
 
+def test_senders():
+    rows = {row["preset"]: row for row in json.loads(run("senders", "--json").stdout)}
+    assert rows["dcqcn:hpcc-run"]["link_rate"] == "25 Gb/s; gbps= scales ai and hai"
+    assert rows["dcqcn:paper"]["second_name"] == "dcqcn:sigcomm15"
+    table = run("senders").stdout
+    assert all(name in table for name in rows) and "gbps=100" in table
+
+
 def test_scenarios():
     rows = json.loads(run("scenarios", "--json").stdout)
     named = {row["name"]: row for row in rows}

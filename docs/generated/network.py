@@ -11,16 +11,14 @@ from generated.markdown import markdown
 
 
 def preset_names() -> str:
-    """Names of all presets, their timers, and where they are from."""
+    """Names of all presets, their timers, for which link rate they are, and where from."""
     from ecn_marl.sim.transports import parse_transport, transports
-    from ecn_marl.sim.transports.names import ALIASES, SOURCES
+    from ecn_marl.sim.transports.names import describe
 
     rows = []
     for text in transports():
         kind, name = text.split(":")
-        second = [
-            f"`{kind}:{alias}`" for alias, old in ALIASES.get(kind, {}).items() if old == name
-        ]
+        second, rate, source = describe(kind, name)
         timers = "once per round trip"
         if kind == "dcqcn":
             p: Any = parse_transport(text).default_params()
@@ -28,8 +26,23 @@ def preset_names() -> str:
             timers += f", CNPs {p.cnp_interval_us:g} µs" if p.cnp_interval_us else ""
         if kind == "rate-agent":
             timers = "those of the agent"
-        rows.append((f"`{text}`", ", ".join(second), timers, SOURCES[text]))
-    return markdown(("preset", "field name", "timers", "from"), rows)
+        rate = rate.replace("gbps=", "`gbps=`")
+        rows.append((f"`{text}`", f"`{second}`" if second else "", timers, rate, source))
+    return markdown(("preset", "field name", "timers", "link rate", "from"), rows)
+
+
+def flags() -> str:
+    """What each flag says, and what cures it."""
+    from ecn_marl._flags import BITS, FLAGS
+    from ecn_marl.baselines.evaluation.completion import SHARES
+
+    share = {name: row.label.removeprefix("of ") for row in SHARES for name in row.flags}
+    rows = [
+        (f"`{f.name}`", str(BITS[f.name]), f.event, share.get(f.name, "any episode"), f.cure)
+        for f in FLAGS
+    ]
+    head = ("flag", "bit", "what happened", "refused above 0.1 % of", "cure")
+    return markdown(head, rows)
 
 
 def dcqcn_presets() -> str:

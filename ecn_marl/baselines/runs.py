@@ -140,6 +140,7 @@ def train_run(
     randomise: Mapping[str, object] | None = None,
     session: Session | None = None,
     notes: Mapping[str, str] | None = None,
+    allow_flagged: bool = False,
 ) -> TrainResult:
     """Train and write a run.
 
@@ -162,6 +163,8 @@ def train_run(
         about: facts for `config.json`, such as the version of the code.
         session: checkpoints, devices, logs.
         notes: texts of further files of the run, by name.
+        allow_flagged: whether scores count although structures of fixed size were too small, see
+            `completion.invalid_reasons`.
 
     Returns:
         Final state and metrics.
@@ -192,6 +195,7 @@ def train_run(
         "eval_every": max(10, updates // 20) if eval_every is None else eval_every,
         "eval_episodes": eval_episodes,
         "best_by": best_by,
+        "allow_flagged": allow_flagged,
         "about": dict(about or {}),
         "randomise": dict(randomise or {}),
         "imports": needed_imports(algorithm, scenario, options, asdict(config), lookup(scenario)),
@@ -296,6 +300,7 @@ def _train(folder: Path, config: dict[str, Any], session: Session, resume: bool)
             seed=config["seed"],
             seeds=config["seeds"],
             by=config.get("best_by", "reward"),
+            allow_flagged=config.get("allow_flagged", False),
         )
     logs: list[Log] = []
     if session.wandb is not None and jax.process_index() == 0:

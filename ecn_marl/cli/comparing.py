@@ -13,6 +13,7 @@ from ecn_marl.cli import papers
 from ecn_marl.cli.app import app, examples_text
 from ecn_marl.cli.bars import Move, progress
 from ecn_marl.cli.terminal import (
+    AllowFlagged,
     Env,
     Episodes,
     Json,
@@ -163,6 +164,7 @@ def bench(
             show_default="no limit",
         ),
     ] = None,
+    allow_flagged: AllowFlagged = False,
     as_json: Json = False,
 ) -> None:
     """Train learners, score them beside rules, and print the table as Markdown.
@@ -193,6 +195,7 @@ def bench(
         small=small or None,
         largest=largest,
         resume=resume or None,
+        allow_flagged=allow_flagged or None,
     )
     if scenarios == [RATES]:
         others = [name for name in changed if name not in ("small", "largest")]
@@ -200,7 +203,9 @@ def bench(
         _bench_rates(algorithms, seeds, (small, largest), out, results, as_json)
         return
     if papers.are_papers(scenarios):
-        _refuse(changed, ("sealed", "split", "largest"), "no such option with papers")
+        _refuse(
+            changed, ("sealed", "split", "largest", "allow_flagged"), "no such option with papers"
+        )
         numbers = ("steps", "search_episodes", "eval_episodes", "eval_seed")
         paper_options = papers.Options(
             names=list(scenarios or []),
@@ -233,7 +238,7 @@ def bench(
         effort=Effort(episodes=search_episodes),
         eval_episodes=eval_episodes,
     )
-    _bench_scenarios(plan, results, as_json)
+    _bench_scenarios(plan, results, allow_flagged, as_json)
 
 
 def _refuse(options: Mapping[str, object], names: Iterable[str], allowed: str) -> None:
@@ -245,7 +250,7 @@ def _refuse(options: Mapping[str, object], names: Iterable[str], allowed: str) -
             raise bad_value(f"--{name.replace('_', '-')}", options[name], allowed)
 
 
-def _bench_scenarios(plan: Plan, results: Path | None, as_json: bool) -> None:
+def _bench_scenarios(plan: Plan, results: Path | None, allow_flagged: bool, as_json: bool) -> None:
     """`bench` on scenarios whose agents are ports."""
     from ecn_marl._files import Output, json_text, write_all
     from ecn_marl.experiments import bench as bn
@@ -255,7 +260,7 @@ def _bench_scenarios(plan: Plan, results: Path | None, as_json: bool) -> None:
     with _bars() as show, stops_in_one_line(AGAIN):
         records = bn.bench(plan, show)
     facts = {"protocol": bn.protocol(plan), "machine": describe()}
-    result, _ = publish(records, plan.out, facts)
+    result, _ = publish(records, plan.out, facts, allow_flagged)
     text = json_text(result) + "\n"
     if results is not None:
         write_all({results: Output("w", lambda file: file.write(text))})
@@ -358,6 +363,7 @@ def headroom(
             show_default="none, they are not kept",
         ),
     ] = None,
+    allow_flagged: AllowFlagged = False,
     as_json: Json = False,
 ) -> None:
     """Measure how much adaptive thresholds can gain over the best static ones.
@@ -383,6 +389,7 @@ def headroom(
             effort=Effort(episodes=search_episodes),
             folder=out,
             progress=show,
+            allow_flagged=allow_flagged,
         )
     if as_json:
         typer.echo(json_text(result))

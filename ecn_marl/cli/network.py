@@ -89,6 +89,9 @@ def replay(
             "network, or standalone, by the formula of the HPCC simulator."
         ),
     ] = "alone",
+    memory_us: Annotated[
+        float, typer.Option(help="How far back feedback to the senders can reach, µs.")
+    ] = 256.0,
     seed: Seed = 0,
     out: Annotated[
         Path | None,
@@ -138,6 +141,7 @@ def replay(
         pfc=pfc,
         ack_priority=ack_priority,
         ideal=ideal,
+        memory_us=memory_us,
     )
     flow_list = rp.read_flows(flows, network)
     with progress("replay", "µs", duration_ms * 1e3, lines=False) as show:

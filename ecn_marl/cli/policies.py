@@ -11,7 +11,16 @@ import typer
 
 from ecn_marl.cli.app import app, examples_text
 from ecn_marl.cli.bars import progress
-from ecn_marl.cli.terminal import Env, Json, RunLoad, RunMaxSteps, Seed, show_results, write_bytes
+from ecn_marl.cli.terminal import (
+    AllowFlagged,
+    Env,
+    Json,
+    RunLoad,
+    RunMaxSteps,
+    Seed,
+    show_results,
+    write_bytes,
+)
 
 
 @app.command(
@@ -115,6 +124,7 @@ def evaluate(
             help="Which policy of a run: best (the latest if none was evaluated) or latest."
         ),
     ] = "best",
+    allow_flagged: AllowFlagged = False,
     as_json: Json = False,
 ) -> None:
     """Compare policies on the same tuning episodes, which no policy was trained on."""
@@ -123,7 +133,9 @@ def evaluate(
     from ecn_marl.experiments import workflow as wf
 
     if rate.is_evaluation(policies, scenario):
-        inapplicable = jb.not_none(load=load, max_steps=max_steps)
+        inapplicable = jb.not_none(
+            load=load, max_steps=max_steps, allow_flagged=allow_flagged or None
+        )
         rate.evaluate(policies, scenario, episodes or 1, seed, inapplicable, env or [], as_json)
         return
     episodes = episodes or 64
@@ -131,7 +143,7 @@ def evaluate(
     options = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
     arena = replace(wf.arena(names, scenario, **options), checkpoint=checkpoint)
     with progress("evaluate", "episodes", episodes * len(names)) as show:
-        result = wf.evaluate(arena, names, episodes, seed, show)
+        result = wf.evaluate(arena, names, episodes, seed, show, allow_flagged)
     show_results({"evaluation": result}, as_json)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ecn_marl.cli.app import app, examples_text
-from ecn_marl.cli.terminal import Json
+from ecn_marl.cli.terminal import AllowFlagged, Json
 
 
 @app.command(epilog=examples_text("ecn-marl report runs/bench"))
@@ -27,6 +27,7 @@ def report(
             metavar="DIR", help="Folder to write to.", show_default="the folder of the bench"
         ),
     ] = None,
+    allow_flagged: AllowFlagged = False,
     as_json: Json = False,
 ) -> None:
     """Make tables, figures, JSON and report of a bench from its records. Nothing is simulated."""
@@ -47,10 +48,15 @@ def report(
     if holds_papers(folder):
         from ecn_marl.experiments.papers.publish import rebuild
 
+        if allow_flagged:
+            from ecn_marl._errors import bad_value
+
+            raise bad_value("--allow-flagged", True, "no such option with papers")
+
         text, written = rebuild(folder, target)
         typer.echo(text if as_json else ", ".join(str(path) for path in written), nl=not as_json)
         return
-    result, files = publish(read_records(folder), target, stored_facts(folder))
+    result, files = publish(read_records(folder), target, stored_facts(folder), allow_flagged)
     if as_json:
         typer.echo(json_text(result))
         return

@@ -1,4 +1,4 @@
-"""The command that lists and draws scenarios."""
+"""The commands that list scenarios and senders, and draw scenarios."""
 
 from __future__ import annotations
 
@@ -108,3 +108,22 @@ def _list_scenarios(as_json: bool) -> None:
             if row["pretrained"]:
                 typer.echo(f"Trained in {row['name']}: {', '.join(row['pretrained'])}.")
         typer.echo("In another scenario: ecn-marl play pretrained:NAME --scenario SCENARIO …")
+
+
+@app.command(epilog=examples_text("ecn-marl senders"))
+def senders(as_json: Json = False) -> None:
+    """List the senders by preset: the link rate that constants are for, and where they are from."""
+    from ecn_marl._files import json_text
+    from ecn_marl.render.tables import sender_table
+    from ecn_marl.sim.transports import transports
+    from ecn_marl.sim.transports.names import describe
+
+    names = ("preset", "second_name", "link_rate", "from")
+    rows = [
+        dict(zip(names, (text, *describe(*text.split(":", 1))), strict=True))
+        for text in transports()
+    ]
+    if as_json:
+        typer.echo(json_text(rows))
+    else:
+        show_tables([sender_table(rows)])

@@ -35,6 +35,14 @@ Env = Annotated[
         show_default="no changes",
     ),
 ]
+AllowFlagged = Annotated[
+    bool,
+    typer.Option(
+        "--allow-flagged",
+        help="Score results that do not count, too: those in which a structure of fixed size was "
+        "too small (flow slots, histories, buffers; docs/limits.md).",
+    ),
+]
 Episodes = Annotated[int, typer.Option(help="Number of episodes per policy.", min=1)]
 
 

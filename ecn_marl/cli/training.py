@@ -10,6 +10,7 @@ import typer
 from ecn_marl.cli.app import app, examples_text
 from ecn_marl.cli.bars import progress
 from ecn_marl.cli.terminal import (
+    AllowFlagged,
     Env,
     Json,
     Load,
@@ -154,6 +155,7 @@ def train(
     eval_episodes: Annotated[
         int | None, typer.Option(help="Number of episodes per evaluation.", show_default="16")
     ] = None,
+    allow_flagged: AllowFlagged = False,
     save_updates: Annotated[
         int | None,
         typer.Option(
@@ -243,6 +245,7 @@ def train(
         seeds=seeds,
         eval_every=eval_every,
         eval_episodes=eval_episodes,
+        allow_flagged=allow_flagged or None,
         randomise=jb.parse_ranges(randomise) if randomise else None,
     )
     view = jb.not_none(
@@ -338,7 +341,9 @@ def _report(
         policies = [*wf.learners(folder), *wf.references(job.scenario)]
         arena = wf.arena(policies, None)
         with progress("evaluate", "episodes", episodes * len(policies)) as show:
-            result["evaluation"] = wf.evaluate(arena, policies, episodes, job.seed, show)
+            result["evaluation"] = wf.evaluate(
+                arena, policies, episodes, job.seed, show, job.allow_flagged
+            )
         wf.write_evaluation(folder, result["evaluation"])
     show_results(result, as_json)  # before the plots: results appear even if a plot fails
     with progress("evaluate references", "%", 100.0, quiet=as_json) as show:

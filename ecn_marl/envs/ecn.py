@@ -18,11 +18,12 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ecn_marl._checks import INT32, TEXT, Each, Whole, check, check_numbers
+from ecn_marl._flags import FLAGGED
 from ecn_marl._types import Leaf
 from ecn_marl.envs import telemetry as tm
 from ecn_marl.envs.actions import BASE_GBPS, ActionCodec, EcnSetting, parse_ecn
 from ecn_marl.envs.agent_checks import check_shape
-from ecn_marl.envs.episode_sums import LOSSY, EpisodeSums, port_metrics
+from ecn_marl.envs.episode_sums import EpisodeSums, port_metrics
 from ecn_marl.envs.features import FeatureScale, FeatureSet, fill, flatten
 from ecn_marl.envs.reward_reference import RewardReference
 from ecn_marl.envs.rewards import Reward, RewardParams
@@ -40,7 +41,7 @@ ACCOUNTS = (
     *("offered", "started", "finished", "unfinished", "waiting"),
     *("deferred", "deferred_us", "dropped", "late_feedback"),
 )
-"""Counts of the flows of an episode, see `EcnEnv.accounts`."""
+"""Counts of the flows of an episode, see `EcnEnv.accounts`, which has its flags as well."""
 
 FLOWLETS = ("flowlets", "flowlets_kept")
 """Further accounts where `load_balancing` is `flowlet`."""
@@ -436,7 +437,8 @@ class EcnEnv:
             Flows `offered` (started or waiting), `started`, `finished`, `unfinished` (started, not
             finished), `waiting` (arrived, without a slot; a lower bound, see `Simulator.waiting`),
             `deferred` (those that waited for a slot) and the time they waited, `deferred_us`;
-            `dropped` bytes; `late_feedback`, ticks of flows whose feedback was cut. With the load
+            `dropped` bytes; `late_feedback`, ticks of flows whose feedback was cut; `flags`, the
+            structures of fixed size that were too small, see `sim.flags`. With the load
             balancing `flowlet` also `flowlets`, paths drawn after the first of a flow, and
             `flowlets_kept`, ticks of flows that kept a path because an older one had to drain.
         """
@@ -455,6 +457,8 @@ class EcnEnv:
             "deferred_us": counter_value(totals.deferred_us, TIME_UNIT),
             "dropped": counter_value(totals.dropped),
             "late_feedback": counter_value(totals.late_feedback),
+            # int32, as faces and records know no unsigned numbers; exact as a float, too.
+            FLAGGED: jnp.asarray(sim.flags).astype(jnp.int32),
             **flowlets,
         }
 
@@ -463,10 +467,10 @@ class EcnEnv:
 
         Returns:
             `reward`, `queue_mean` and `queue_std` (bytes), `utilisation`, `paused` (share of
-            time); all `accounts`; counts `pauses`, `flow_ticks`, `bytes_offered`; per size class
-            `[3]` (mice, medium, elephants) `flows_finished`. `flows_started`, `flows_waiting`,
-            `bytes_dropped` and `feedback_cut` are second names of `started`, `waiting`, `dropped`
-            and `late_feedback`.
+            time); all `accounts`; counts `pauses`, `flow_ticks`, `bytes_offered`, `bytes_spilled`
+            (see `sim.state.Totals`); per size class `[3]` (mice, medium, elephants)
+            `flows_finished`. `flows_started`, `flows_waiting`, `bytes_dropped` and `feedback_cut`
+            are second names of `started`, `waiting`, `dropped` and `late_feedback`.
 
             Of the measured flows, by size class: `flows_measured`, `flows_unfinished`,
             `slowdown_sum`, `slowdown_log_sum` and `slowdown_histogram` `[3, bins]`. Unfinished
@@ -498,6 +502,7 @@ class EcnEnv:
             "flows_finished": totals.finished,
             "bytes_offered": counter_value(totals.offered),
             "bytes_dropped": accounts["dropped"],
+            "bytes_spilled": totals.spilled,
             "feedback_cut": accounts["late_feedback"],
             "flow_ticks": counter_value(totals.flow_ticks),
             "flows_measured": completion.begun,
@@ -508,8 +513,6 @@ class EcnEnv:
         }
         names = tuple(kind.name for kind in self.sim.classes)
         metrics |= port_metrics(sums, totals.delivered, names, n, self.interval_us)
-        if lossy := sum(not kind.lossless for kind in self.sim.classes):
-            metrics[LOSSY] = jnp.full((), lossy, jnp.float32)
         for i, values in enumerate(source_metrics(self.sim, state.sim, jnp)):
             metrics |= {f"source:{i}:{name}": value for name, value in values.items()}
         return metrics

@@ -22,9 +22,6 @@ PORT_METRICS = (
 )
 """Metrics of `port_metrics` that every environment has."""
 
-LOSSY = "lossy_classes"
-"""Number of traffic classes that are not lossless; reported only where it is not 0."""
-
 SHARE = "share:"
 """Prefix of the metrics of traffic classes."""
 

@@ -23,6 +23,7 @@ from ecn_marl.baselines.evaluation.completion import (
     SLOWDOWNS,
     accounts,
     invalid_reasons,
+    refused,
 )
 from ecn_marl.baselines.evaluation.statistics import (
     RESAMPLES,
@@ -53,6 +54,9 @@ MUCH_WORSE = 1.05
 THRESHOLDS = np.round(np.linspace(0.4, 1.4, 101), 2)
 """Scores at which performance profiles are evaluated; rounded, as `results.json` holds them."""
 
+NO_ESTIMATE = {"value": np.nan, "low": np.nan, "high": np.nan}
+"""An estimate of what is not known, or withheld."""
+
 SAME = ("scenario", "eval_seed", "stream")
 """Facts in `meta` that records of the same episodes share. A record may lack them."""
 
@@ -63,6 +67,7 @@ def compare(
     oracle: str | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
+    allow_flagged: bool = False,
 ) -> dict[str, Any]:
     """Compare policies that were scored on the same episodes.
 
@@ -73,13 +78,15 @@ def compare(
             record, if any.
         resamples: resamples of the bootstrap.
         seed: seed of the bootstrap.
+        allow_flagged: whether results that do not count are scored all the same.
 
     Returns:
         `baseline`, `oracle`, `episodes`, `resamples`, `seed` and `policies`, a list of rows in the
         order of `records`. An estimate is `{value, low, high}` with a 95 % interval, NaN where
         there is none. Each row has
 
-        `name`, `seeds`, `meta`; `invalid`, the reasons why it does not count (empty if it does);
+        `name`, `seeds`, `meta`; `invalid`, the reasons why it does not count (empty if it does),
+        and `refused`, whether J, score and all that follows from them are withheld for that;
         `score`, an estimate, and `gain`, 1 - score;
         `figures`: for J, each slowdown, reward, queue_mean and utilisation its `value` and its
         `ratio` to the baseline (estimates), `lower_bound` (unfinished flows entered with their age)
@@ -108,6 +115,9 @@ def compare(
         row["over"] = {other.name: improvement(policy, other) for other in others}
         if base.invalid and policy is not base:
             row["invalid"] = [*row["invalid"], f"the baseline {baseline} is invalid"]
+        row["refused"] = refused(row["invalid"], allow_flagged)
+        if row["refused"]:
+            _withhold(row)
     return {
         "baseline": baseline,
         "oracle": oracle if oracle_policy is not None else None,
@@ -246,7 +256,7 @@ def ratio_of_means(
     mean, reference_mean = float(values.mean()), float(reference.mean())
     wrong_sign = (denominators * reference_mean <= 0.0) | (numerators * reference_mean < 0.0)
     if reference_mean == 0.0 or mean * reference_mean < 0.0 or wrong_sign.any():
-        return {"value": np.nan, "low": np.nan, "high": np.nan}
+        return dict(NO_ESTIMATE)
     ratio, ratios = mean / reference_mean, numerators / denominators
     # A ratio of means is no mean of values; its linear part stands for them in `estimate`.
     if len(reference) > 1:  # two learners: their seeds are resampled independently, in all pairs
@@ -320,6 +330,14 @@ def _worse(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def _withhold(row: dict[str, Any]) -> None:
+    """Remove J, the score and what follows from them from a row."""
+    row |= {"score": dict(NO_ESTIMATE), "gain": dict(NO_ESTIMATE), "improvement": dict(NO_ESTIMATE)}
+    row |= {"over": {name: dict(NO_ESTIMATE) for name in row["over"]}}
+    row |= {"share": None, "over_seeds": None, "worse": []}
+    row["figures"]["J"] |= {"value": dict(NO_ESTIMATE), "ratio": dict(NO_ESTIMATE)}
+
+
 def overall(scenarios: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Statistics over scenarios of the policies that have a score in all of them.
 
@@ -338,7 +356,7 @@ def overall(scenarios: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     policies: dict[str, Any] = {}
     left_out: dict[str, str] = {}
     for name, by_scenario in rows.items():
-        invalid = [scenario for scenario, row in by_scenario.items() if row["invalid"]]
+        invalid = [scenario for scenario, row in by_scenario.items() if row["refused"]]
         unknown = [scenario for scenario, row in by_scenario.items() if row["over_seeds"] is None]
         seeds = sorted({row["seeds"] for row in by_scenario.values()})
         if len(by_scenario) < len(scenarios):

@@ -78,7 +78,8 @@ def reference_merits(config: Mapping[str, Any], show: Show | None = None) -> dic
         show: called with the per cent done, and the policy.
 
     Returns:
-        By name, the merit and its interval, `[1]` each, as of `merit_function`.
+        By name, the merit and its interval, `[1]` each, as of `merit_function`; those that are
+        refused are left out.
     """
     env = make(config["scenario"], **curve_options(config))
     params = env.default_params
@@ -86,12 +87,16 @@ def reference_merits(config: Mapping[str, Any], show: Show | None = None) -> dic
     keys = tuning_keys("checkpoints", config["seed"], config["eval_episodes"])
     merits: dict[str, Merits] = {}
     all_settings = reference_settings(config)
-    for name, settings in all_settings.items():
+    for done, (name, settings) in enumerate(all_settings.items(), 1):
         metrics = {k: np.asarray(x)[None] for k, x in run(settings, keys).items()}
         best_by = config.get("best_by", "reward")
-        merits[name] = episode_merits(best_by, metrics["reward"], metrics)
+        merit = episode_merits(
+            best_by, metrics["reward"], metrics, config.get("allow_flagged", False)
+        )
+        if not merit.refused:
+            merits[name] = merit
         if show is not None:
-            show(100.0 * len(merits) / len(all_settings), label(name))
+            show(100.0 * done / len(all_settings), label(name))
     return merits
 
 
@@ -106,7 +111,11 @@ def references(folder: Path, show: Show | None = None) -> dict[str, float]:
     if stored.get("asked") != request:
         merits = reference_merits(config, show)
         rows = {
-            name: {field: float(x[0]) for field, x in merit._asdict().items() if x is not None}
+            name: {
+                field: float(x[0])
+                for field in ("value", "low", "high")
+                if (x := getattr(merit, field)) is not None
+            }
             for name, merit in merits.items()
         }
         stored = {"asked": request, "merits": rows}

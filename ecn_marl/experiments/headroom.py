@@ -37,6 +37,7 @@ def headroom(
     effort: Effort | None = None,
     folder: Path | None = None,
     progress: Callable[[int, str], None] | None = None,
+    allow_flagged: bool = False,
 ) -> dict[str, Any]:
     """Measure the headroom of a scenario.
 
@@ -48,6 +49,7 @@ def headroom(
         effort: how much is searched.
         folder: where searches are kept; in memory only if None.
         progress: called with the number of episodes run and the current task.
+        allow_flagged: see `compare.compare`.
 
     Returns:
         `scenario`, `episodes`, `seed`, `phases`, `groups`; `policies`, the rows of
@@ -76,7 +78,7 @@ def headroom(
         )
         facts = {"scenario": scenario, "settings": thresholds, "eval_seed": seed}
         records[name] = Record.of(name, [evaluation], facts)
-    rows = compare(records)["policies"]
+    rows = compare(records, allow_flagged=allow_flagged)["policies"]
     for row in rows:
         row["settings"] = settings[row["name"]]
     gain = next(row["gain"] for row in rows if row["name"] == ORACLE)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from ecn_marl._checks import SEED, Whole, check
+from ecn_marl._checks import SEED, Flag, Whole, check
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.algorithms import (
     ALGORITHMS,
@@ -50,6 +50,7 @@ class Job:
         eval_every: updates between evaluations, see `train_run`.
         eval_episodes: episodes per evaluation.
         randomise: what is drawn for every training episode, see `wrappers.randomised`.
+        allow_flagged: see `train_run`.
     """
 
     algorithm: str
@@ -62,6 +63,7 @@ class Job:
     eval_every: Annotated[int | None, Whole(low=0, none=True)] = None
     eval_episodes: Annotated[int, Whole(low=1)] = 16
     randomise: dict[str, Any] = field(default_factory=dict)
+    allow_flagged: Annotated[bool, Flag()] = False
 
     def __post_init__(self) -> None:
         """Check the numbers."""

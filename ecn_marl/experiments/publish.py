@@ -74,8 +74,8 @@ def _scenario(path: Path, records: Mapping[str, Record]) -> str:
     return names[0]
 
 
-def results(scenarios: Scenarios) -> dict[str, Any]:
-    """What `results.json` holds.
+def results(scenarios: Scenarios, allow_flagged: bool = False) -> dict[str, Any]:
+    """What `results.json` holds; see `compare.compare` for `allow_flagged`.
 
     Returns:
         `scenarios`: what `compare.compare` returns, by scenario; of several scenarios also
@@ -89,7 +89,7 @@ def results(scenarios: Scenarios) -> dict[str, Any]:
         if BASELINE not in records:
             allowed = f"policies with {BASELINE!r} among them, which scores are relative to"
             raise bad_value(f"records of {name}", sorted(records), allowed)
-        comparisons[name] = compare(records)
+        comparisons[name] = compare(records, allow_flagged=allow_flagged)
     result: dict[str, Any] = {"scenarios": comparisons}
     return result | ({"overall": overall(comparisons)} if len(comparisons) > 1 else {})
 
@@ -113,7 +113,10 @@ def stored_facts(folder: Path) -> dict[str, Any]:
 
 
 def publish(
-    scenarios: Scenarios, out: Path, facts: Mapping[str, object] | None = None
+    scenarios: Scenarios,
+    out: Path,
+    facts: Mapping[str, object] | None = None,
+    allow_flagged: bool = False,
 ) -> tuple[dict[str, Any], list[Path]]:
     """Write tables, results and figures.
 
@@ -121,6 +124,7 @@ def publish(
         scenarios: records by scenario and policy.
         out: the folder; made if it is not there.
         facts: further entries of `results.json`, e.g. the protocol and the machine.
+        allow_flagged: see `compare.compare`.
 
     Returns:
         What `results.json` holds, and the files that were written.
@@ -131,7 +135,7 @@ def publish(
     """
     from ecn_marl.render.bench_table import bench_table
 
-    result = dict(facts or {}) | results(scenarios)
+    result = dict(facts or {}) | results(scenarios, allow_flagged)
     texts = {
         TABLE: bench_table(result),
         RESULTS: json_text(result) + "\n",
@@ -161,7 +165,7 @@ def _figures(scenarios: Scenarios, result: Mapping[str, Any]) -> dict[str, bytes
         valid = {
             row["name"]: row["over_seeds"]
             for row in comparison["policies"]
-            if row["over_seeds"] is not None and not row["invalid"]
+            if row["over_seeds"] is not None
         }
         pictures[f"{file_name}_profiles.png"] = profiles(valid, f"{name}: scores of all seeds")
     if "overall" in result:

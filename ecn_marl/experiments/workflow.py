@@ -93,6 +93,8 @@ def train(
         note = f"{row['steps_per_second']:,.0f} steps/s"
         if "reward" in row:
             note = f"return {float(np.mean(row['reward'])) * horizon:.1f}, {note}"
+        if "merit_refused" in row:
+            merit = f"not evaluated: {row['merit_refused']}, "
         if "merit" in row:
             value = float(np.mean(row["merit"]))
             merit = f"J {-value:.2f}, " if by_objective else f"greedy reward {value:.4g}, "
@@ -117,6 +119,7 @@ def train(
         eval_episodes=job.eval_episodes,
         best_by="objective" if by_objective else "reward",
         randomise=job.randomise,
+        allow_flagged=job.allow_flagged,
         session=session,
         notes={FILE: job_text(job)},
     ).metrics
@@ -213,9 +216,23 @@ def arena(policies: list[str], scenario: str | None, **overrides: object) -> Are
 
 
 def evaluate(
-    arena: Arena, policies: list[str], episodes: int, seed: int, show: Show
+    arena: Arena,
+    policies: list[str],
+    episodes: int,
+    seed: int,
+    show: Show,
+    allow_flagged: bool = False,
 ) -> dict[str, Any]:
     """Evaluate policies on the same episodes.
+
+    Args:
+        arena: scenario and options.
+        policies: names, see `experiments.policies`.
+        episodes: episodes of each.
+        seed: which tuning episodes.
+        show: moves a progress bar.
+        allow_flagged: whether results that do not count are scored all the same, see
+            `completion.invalid_reasons`.
 
     Returns:
         `scenario`, `options`, `episodes`, `seed`, and `policies`: the summary of each (see
@@ -240,9 +257,10 @@ def evaluate(
             progress=progress,
         )
     records = _records(evaluations, {"scenario": arena.scenario, "eval_seed": seed})
-    rows = [_summary(record) for record in records.values()]
+    rows = [_summary(record, allow_flagged) for record in records.values()]
     if BEST in records:
-        for row, comparison_row in zip(rows, compare(records)["policies"], strict=True):
+        compared = compare(records, allow_flagged=allow_flagged)
+        for row, comparison_row in zip(rows, compared["policies"], strict=True):
             row |= {
                 name: comparison_row[name] for name in ("score", "share", "improvement", "worse")
             }
@@ -275,10 +293,10 @@ def _records(evaluations: dict[str, Evaluation], meta: Mapping[str, object]) -> 
     }
 
 
-def _summary(record: Record) -> dict[str, Any]:
+def _summary(record: Record, allow_flagged: bool) -> dict[str, Any]:
     """Summary of a policy, with statistics of its seeds if there are several."""
-    summary = summarise(record.name, record.columns)
-    if record.seeds == 1:
+    summary = summarise(record.name, record.columns, allow_flagged)
+    if record.seeds == 1 or summary["refused"]:
         return summary
     finite = np.isfinite(record.columns["J"]).all(1)
     if not finite.all():

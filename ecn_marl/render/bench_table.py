@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ecn_marl.baselines.evaluation.completion import verdict
 from ecn_marl.render.tables import DASH
 
 COLUMNS = (
@@ -238,7 +239,7 @@ def _remarks(rows: list[dict[str, Any]]) -> list[str]:
     for row in rows:
         name = policy_title(row)
         if row["invalid"]:
-            lines.append(f"* INVALID {name}: {'; '.join(row['invalid'])}.")
+            lines.append(f"* INVALID {name}: {verdict(row)}.")
         if missing := row["figures"]["J"]["missing"]:
             lines.append(f"* {name}: no J in {missing} episodes, which are left out of it.")
     return ["\n".join(lines)] if lines else []

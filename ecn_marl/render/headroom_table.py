@@ -7,7 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
-from ecn_marl.render.tables import percent, plain_table
+from ecn_marl.baselines.evaluation.completion import verdict
+from ecn_marl.render.bench_table import estimated
+from ecn_marl.render.tables import number, percent, plain_table
 
 
 def headroom_table(result: Mapping[str, Any]) -> Table:
@@ -26,12 +28,12 @@ def headroom_table(result: Mapping[str, Any]) -> Table:
         settings = [f"({', '.join(f'{x:g}' for x in setting)})" for setting in row["settings"]]
         score, figures = row["score"], row["figures"]
         parts = [
-            f"{figures[name]['value']['value']:.2f}"
+            number(figures[name]["value"]["value"])
             for name in ("J", "short_mean", "short_p99", "long_geomean")
         ]
-        interval = f"{score['value']:.3f} [{score['low']:.3f}, {score['high']:.3f}]"
-        invalid = "".join(f"\nINVALID: {reason}" for reason in row["invalid"])
-        table.add_row(row["name"] + invalid, interval, *parts, "\n".join(settings))
+        invalid = f"\nINVALID: {verdict(row)}" if row["invalid"] else ""
+        name, interval = row["name"] + invalid, estimated(score, digits=3)
+        table.add_row(name, interval, *parts, "\n".join(settings))
     gain = result["gain"]
     table.caption_justify = "left"
     table.caption = (

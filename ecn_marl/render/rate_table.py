@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from rich.markup import escape
 from rich.table import Table
 
+from ecn_marl._flags import FLAGGED, flag
+from ecn_marl._flags import names as names_of
 from ecn_marl.render.tables import plain_table
 
 COLUMNS = {
@@ -35,6 +38,13 @@ def rate_table(result: Mapping[str, Any]) -> Table:
         table.add_column(COLUMNS[name][0], justify="right", no_wrap=True)
     for policy, metrics in result["policies"].items():
         table.add_row(policy, *(_cell(name, metrics[name]) for name in names))
+    flagged = [
+        f"FLAGGED {policy}: {flag(name).event}; cure: {flag(name).cure}."
+        for policy, metrics in result["policies"].items()
+        for name in names_of(np.asarray(metrics[FLAGGED]))
+    ]
+    if flagged:
+        table.caption, table.caption_justify = escape("\n".join(flagged)), "left"
     return table
 
 

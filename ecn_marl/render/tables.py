@@ -9,6 +9,9 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from ecn_marl._flags import flag
+from ecn_marl.baselines.evaluation.completion import verdict
+
 DASH = "–"
 
 
@@ -82,7 +85,8 @@ def replay_tables(summary: Mapping[str, Any]) -> list[Table]:
     for name in columns:
         counts.add_column(name, justify="right", no_wrap=True)
     counts.add_row(*_flow_cells(flows, columns))
-    counts.caption = f"{_COUNTS_LEGEND}\n{_LATE_TICKS}"
+    raised = [f"FLAGGED: {flag(x).event}; cure: {flag(x).cure}." for x in summary["flags"]]
+    counts.caption = escape("\n".join([_COUNTS_LEGEND, _LATE_TICKS, *raised]))
     counts.caption_justify = "left"
     return [slowdown, counts, ports, balance]
 
@@ -130,6 +134,21 @@ def scenario_table(rows: list[dict[str, Any]]) -> Table:
         part = "superseded" if row["superseded"] else "yes" if row["benchmark"] else "no"
         cells = (row["name"], row["topology"], part, str(row["hosts"]), str(row["agents"]), rates)
         table.add_row(*cells, row["transport"], f"{row['interval_us']:g}", str(row["max_steps"]))
+    return table
+
+
+def sender_table(rows: list[dict[str, str]]) -> Table:
+    """Table of the presets of senders; `rows` as `ecn-marl senders --json` prints them."""
+    table = plain_table("Senders")
+    for name in ("preset", "second name", "link rate", "from"):
+        table.add_column(name, no_wrap=name == "preset")
+    for row in rows:
+        table.add_row(*map(escape, row.values()))
+    table.caption = (
+        "Link rate: what the constants are for, whatever the network's. With gbps=RATE, as in\n"
+        "dcqcn:hpcc-run,gbps=100, they are scaled as their source scales them."
+    )
+    table.caption_justify = "left"
     return table
 
 
@@ -298,9 +317,7 @@ def _name(row: Mapping[str, Any], label: Callable[[str], str]) -> str:
 
 def _invalid(rows: list[dict[str, Any]], label: Callable[[str], str]) -> list[str]:
     return [
-        escape(f"INVALID {label(row['name'])}: {'; '.join(row['invalid'])}.")
-        for row in rows
-        if row["invalid"]
+        escape(f"INVALID {label(row['name'])}: {verdict(row)}.") for row in rows if row["invalid"]
     ]
 
 

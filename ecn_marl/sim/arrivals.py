@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Int, PyTree
 
 from ecn_marl._types import Leaf
 from ecn_marl.sim import feedback as fb
-from ecn_marl.sim import flowlets, recovery, tickets
+from ecn_marl.sim import flags, flowlets, recovery, tickets
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.failures import links_up
@@ -65,6 +65,12 @@ def admit(
         (cfg.n_ways, cfg.n_ways_back),
         cfg.ideal,
     )
+    due = offer.valid & (offer.start < cfg.tick_us)
+    crowded = (due & ~taken).any()
+    # All that were offered in the last tick found a slot, and still there are some from then.
+    unoffered = (offer.valid & (offer.start < -LATE_US)).any() & ~state.crowded
+    raised = flags.raised(state.flags, flags.SLOTS, crowded)
+    raised = flags.raised(raised, flags.WIDTH, unoffered)
     per_source = jnp.split(taken, np.cumsum(sizes)[:-1])
     traffic = tuple(
         source.advance(s, p, net.nic_rate, t.sum(), cfg.tick_us)
@@ -87,6 +93,8 @@ def admit(
         echo=fb.restart(state.echo, new, net.packet_bytes),
         traffic=traffic,
         totals=_counted(cfg, state, offer, taken, params.window),
+        flags=raised,
+        crowded=crowded,
     ), busy
 
 

@@ -105,6 +105,20 @@ def police(cfg: SimConfig, state: SimState, net: NetParams) -> SimState:
     return replace(state, paused=paused, full=full | overfull, totals=totals)
 
 
+def spilled(
+    cfg: SimConfig, full: Bool[Array, " links"], dropped: Float[Array, ""]
+) -> Float[Array, ""]:
+    """Bytes dropped in a tick, if bytes that PFC protects were among them; else 0.
+
+    Args:
+        cfg: shapes.
+        full: links whose headroom was full, per class, `[(H + P) C]`.
+        dropped: bytes dropped in the tick, of all classes.
+    """
+    guarded = np.tile(np.array(cfg.lossless), full.shape[0] // cfg.n_classes)
+    return jnp.where((full & jnp.asarray(guarded)).any(), dropped, 0.0)
+
+
 class Pause(NamedTuple):
     """PFC state of the directed links (NICs first, then ports).
 

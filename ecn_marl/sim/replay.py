@@ -27,6 +27,7 @@ from ecn_marl._checks import Real, Whole, check, check_seed
 from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan
 from ecn_marl._types import Leaf
+from ecn_marl.sim import flags
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.metrics import counted, counter_bytes, slowdown_summary
 from ecn_marl.sim.paths import ALONE, find_paths
@@ -84,6 +85,7 @@ class Settings:
         ack_priority: ACKs and CNPs ride in a class of their own instead of the data queues.
         ideal: the completion time that slowdowns are relative to, one of `paths.IDEALS`: `alone`,
             that of the flow in an empty network, or `standalone`, as the HPCC simulator has it.
+        memory_us: how far back feedback can reach, µs, see `SimConfig`.
     """
 
     transport: str = "dcqcn:hpcc-paper"
@@ -97,6 +99,7 @@ class Settings:
     pfc: bool = True
     ack_priority: bool = False
     ideal: str = ALONE
+    memory_us: float = 256.0
 
     def __post_init__(self) -> None:
         """Check clocks, slots and thresholds; the rest is checked where it is used."""
@@ -145,6 +148,7 @@ class Settings:
             ack_priority=self.ack_priority,
             ideal=self.ideal,
             buffer_mib=self.buffer_mib,
+            memory_us=self.memory_us,
         )
 
 
@@ -202,7 +206,8 @@ class Replay:
         queue_bytes: queue of every port at the end of each sample, float32 `[T, P]`.
         tx_bytes: bytes each port sent during each sample, ACKs included, float32 `[T, P]`.
         ports: per port class, statistics of queues, utilisation, marks and pauses.
-        counts: flows offered, started, deferred and for how long; late feedback, pauses, drops.
+        counts: flows offered, started, deferred and for how long; late feedback, pauses, drops;
+            `flags`, see `sim.flags`.
         bytes: balance of wire bytes.
     """
 
@@ -227,7 +232,8 @@ class Replay:
             and `deferred_mean_us` (for how long, together and each), `dropped` (bytes),
             `late_feedback` (ticks of flows whose feedback was cut); `slowdown` per size class
             (flows, mean, p50, p95, p99); `ports` per port class (see `_port_class`); `marks`
-            (expected number of marked packets), `pauses`, `drops` (in packets); `bytes` (`offered
+            (expected number of marked packets), `pauses`, `drops` (in packets); names of the
+            `flags` that are raised, see `sim.flags`; `bytes` (`offered
             = delivered + queued + waiting + dropped + error`, wire bytes; dropped bytes are offered
             again).
         """
@@ -257,6 +263,7 @@ class Replay:
             "marks": sum(row["marks"] for row in self.ports.values()),
             "pauses": int(counts["pauses"]),
             "drops": counts["drops"],
+            "flags": list(flags.names(int(counts["flags"]))),
             "bytes": self.bytes,
         }
         summary: dict[str, Any] = without_nan(tree)
@@ -426,6 +433,7 @@ def _account(
         + float(left_us[admitted:].sum()),
         "pauses": float(totals.pauses),
         "drops": dropped / packet,
+        "flags": float(state.flags),
     }
     return counts, balance
 

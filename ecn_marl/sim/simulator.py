@@ -25,6 +25,7 @@ from ecn_marl.sim import (
     arrivals,
     counts,
     delays,
+    flags,
     flowlets,
     pfc,
     recovery,
@@ -186,6 +187,8 @@ class Simulator(SimConfig):
             traffic=self._sources(keys, params, seed),
             totals=self._no_totals(),
             fct_log=jnp.full((self.scheduled,), jnp.nan, real) if self.scheduled else None,
+            flags=flags.raised(flags.none(), flags.NUMBERS, flags.has_nan(params)),
+            crowded=jnp.zeros((), bool),
             pace=None if self.n_classes == 1 else self._full_pace(params),
         )
 
@@ -239,6 +242,7 @@ class Simulator(SimConfig):
             offered=(count, zero),
             delivered=(count, zero),
             dropped=(count, zero),
+            spilled=zero,
             started=count,
             finished=jnp.zeros((3,), jnp.int32),
             begun=jnp.zeros((3,), jnp.int32),
@@ -303,6 +307,9 @@ class Simulator(SimConfig):
         ticks = self.interval_steps // self.tick_steps
         start = (state, stats.empty_sums(self, state, params))
         (state, sums), _ = jax.lax.scan(step, start, None, length=ticks)
+        # Once per interval: a counter that has wrapped stays negative for long.
+        wrapped = flags.wrapped((state.step, state.totals))
+        state = replace(state, flags=flags.raised(state.flags, flags.COUNTERS, wrapped))
         return state, stats.closed(sums)
 
     def _tick(
@@ -335,6 +342,11 @@ class Simulator(SimConfig):
         # Not unrolled: XLA computed shared parts again for every reader, which was slower.
         (state, sums, slotless), _ = jax.lax.scan(step, carry, None, length=self.tick_steps)
         moved = state.flows
+        if any(self.lossless):
+            lost = pfc.spilled(self, state.full, slotless[1])
+            totals = replace(state.totals, spilled=state.totals.spilled + lost)
+            raised = flags.raised(state.flags, flags.BUFFERS, lost > 0)
+            state = replace(state, totals=totals, flags=raised)
         state, sums = self._complete(state, sums, params, tick, slotless)
         tick_slots = counts.FlowsOfTick(before, start, moved, state.flows)
         sums = replace(sums, counts=counts.add(self, sums.counts, tick_slots, net))
@@ -422,10 +434,11 @@ class Simulator(SimConfig):
         flows, *events = flowlets.redraw(
             state.flows, net, state.seed, gap_us, bounds, self.n_classes, up
         )
-        totals = state.totals.flowlets or ()
-        counters = zip(totals, events, strict=True)
+        kept = flags.raised(state.flags, flags.WAYS, events[1].any())
+        counters = zip(state.totals.flowlets or (), events, strict=True)
         updated = tuple(n + w.sum().astype(jnp.int32) for n, w in counters)
-        return replace(state, flows=flows, totals=replace(state.totals, flowlets=updated))
+        totals = replace(state.totals, flowlets=updated)
+        return replace(state, flows=flows, totals=totals, flags=kept)
 
     # Methods, not calls of the functions: `speed.stages` leaves these stages out to time them.
 

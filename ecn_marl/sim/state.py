@@ -183,6 +183,8 @@ class Totals:
         offered: wire bytes of all admitted flows, bytes sent again after a drop included.
         delivered: wire bytes that left their last port.
         dropped: wire bytes dropped (and sent again).
+        spilled: of these, those of ticks in which full buffers dropped bytes that PFC protects; a
+            sum of reals, good to seven digits.
         started: flows admitted.
         finished: flows whose last ACK is back, per size class `[3]` (<= 100 KB, <= 1 MB, larger).
         begun: admitted flows that began within `SimParams.window`, `[3]`.
@@ -204,6 +206,7 @@ class Totals:
     offered: tuple[Leaf, Leaf]
     delivered: tuple[Leaf, Leaf]
     dropped: tuple[Leaf, Leaf]
+    spilled: Leaf
     started: Leaf
     finished: Leaf
     begun: Leaf
@@ -242,6 +245,8 @@ class SimState:
         totals: counters since the start.
         fct_log: completion time of each scheduled flow, µs, NaN if unfinished, `[N]`; None without
             such flows.
+        flags: structures of fixed size that were too small so far, a bit each, see `sim.flags`.
+        crowded: whether a flow found no free slot in the last tick.
     """
 
     step: Leaf
@@ -259,6 +264,8 @@ class SimState:
     traffic: tuple[PyTree, ...]
     totals: Totals
     fct_log: Leaf
+    flags: Leaf
+    crowded: Leaf
     pace: Leaf = None
 
 

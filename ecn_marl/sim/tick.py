@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ecn_marl.sim import feedback as fb
-from ecn_marl.sim import last_byte, pfc, ways
+from ecn_marl.sim import flags, last_byte, pfc, ways
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.failures import links_up
@@ -74,7 +74,7 @@ def prepare(
     # Rates of links: a paused or failed one sends nothing, whatever is due.
     rates = look_up_one(jnp.append(jnp.asarray(net.port_rate), 0.0), queues // c)
     flows = replace(flows, due=last_byte.drained(flows, due, rates, cfg.dt_us), left=left)
-    line, flows, n_late = _line(cfg, state, flows, net, queues, stalled)
+    line, flows, late = _line(cfg, state, flows, net, queues, stalled)
     express = jnp.zeros_like(net.port_rate)
     if cfg.ack_priority:
         express = state.ack_rate.reshape(-1, c).sum(1)
@@ -105,9 +105,25 @@ def prepare(
         transport=params.transport,
         busy=busy,
     )
-    late = exact_add(*state.totals.late_feedback, n_late.astype(flows.tail.dtype), CHUNK)
-    totals = replace(state.totals, late_feedback=late)
-    return tick, replace(state, flows=kept(flows, state.flows, busy), totals=totals)
+    counted = replace(_with_late(state, late), flows=kept(flows, state.flows, busy))
+    return tick, counted
+
+
+class _Late(NamedTuple):
+    """Flows whose feedback is older than what is kept, `[F]` each: histories, CNPs' delay line."""
+
+    history: Bool[Array, " flows"]
+    marks: Bool[Array, " flows"]
+
+
+def _with_late(state: SimState, late: _Late) -> SimState:
+    """The state with late feedback counted and flagged."""
+    n_late = (late.history | late.marks).sum().astype(state.queue.dtype)
+    counted = exact_add(*state.totals.late_feedback, n_late, CHUNK)
+    totals = replace(state.totals, late_feedback=counted)
+    raised = flags.raised(state.flags, flags.MEMORY, late.history.any())
+    raised = flags.raised(raised, flags.MARKS, late.marks.any())
+    return replace(state, totals=totals, flags=raised)
 
 
 def _waits(
@@ -136,8 +152,8 @@ def _waits(
 
 def _line(
     cfg: SimConfig, state: SimState, flows: Flows, net: NetParams, queues: Array, stalled: Array
-) -> tuple[fb.Line, Flows, Array]:
-    """Feedback delays, slots whose far marks have moved on, and how many delays are too long."""
+) -> tuple[fb.Line, Flows, _Late]:
+    """Feedback delays, slots whose far marks have moved on, and flows whose delay is too long."""
     c, needs = cfg.n_classes, cfg.transport.needs
     back_wait = flows.back_wait
     if cfg.jitter_us > 0:
@@ -148,10 +164,13 @@ def _line(
     delay = jnp.round((flows.rtt + back_wait) / cfg.dt_us - 0.5)
     delay = jnp.maximum(delay, 0.0).astype(jnp.int32)
     flows, far, late = cnp.refresh(flows, delay, state.step, cfg.coarse)
-    if fb.CNP not in needs:
-        late = jnp.zeros_like(late)
-    if needs - {fb.CNP, fb.PROBE}:
-        late = late | (delay >= cfg.memory)
+    sending, none = flows.stage == life.SENDING, jnp.zeros_like(late)
+    too_old = delay >= cfg.memory if needs - {fb.CNP, fb.PROBE} else none
+    if state.echo.acks is not None:
+        # A loss shows when the packet behind it has crossed the queues, too, see `acks.step`.
+        crossing = jnp.round(flows.wait / cfg.dt_us).astype(jnp.int32)
+        too_old |= fb.unheard_losses(state.echo.acks) & (delay + crossing >= cfg.memory)
+    late_flows = _Late(sending & too_old, sending & late if fb.CNP in needs else none)
     # Rate of the queue that stands for none: nothing waits there.
     rates = jnp.append(net.port_rate, jnp.inf)
     if cfg.n_ways > 1:
@@ -166,8 +185,7 @@ def _line(
         hop_rate=rates[queues // c] if needs & {fb.TELEMETRY, fb.PROBE} else None,
         packet=net.packet_bytes,
     )
-    # Under x64 sums of flags are int64, but the carry of a loop has to keep its type.
-    return line, flows, jnp.sum(late & (flows.stage == life.SENDING)).astype(jnp.int32)
+    return line, flows, late_flows
 
 
 def _passable(up: Bool[Array, "rows flows"], share: Array | None) -> Bool[Array, " flows"]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from ecn_marl import lanes
@@ -18,6 +19,8 @@ from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.training.loop import compiled_update, initial_state
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.parallelism import env_mesh, fitting_devices, per_device, shard_envs
+from ecn_marl.sim import flags
+from ecn_marl.sim.state import SimState
 from ecn_marl.speed.machine import peak_memory, tree_bytes
 from ecn_marl.speed.timing import Compiled, Plan, Timing, compiled, measure
 from ecn_marl.wrappers import AutoReset
@@ -38,12 +41,33 @@ class Measured:
         timing: its runs; a step is one tuning interval of all environments.
         devices: devices that shared the work.
         state_bytes: bytes of one environment's state.
+        flagged: share of the environments that are flagged at the end, see `flagged`.
     """
 
     program: Compiled
     timing: Timing
     devices: int
     state_bytes: int
+    flagged: dict[str, float]
+
+
+def flagged(state: PyTree) -> dict[str, float]:
+    """Share of the environments whose episode is flagged: in which a fixed structure was too small.
+
+    Args:
+        state: states of a batch of environments, whatever they are wrapped in.
+
+    Returns:
+        `any`, and the share of each flag that is raised, by name; see `sim.flags`.
+    """
+
+    def is_network(tree: object) -> bool:
+        return isinstance(tree, SimState)
+
+    networks = [x for x in jax.tree.leaves(state, is_leaf=is_network) if is_network(x)]
+    bits = np.concatenate([np.ravel(jax.device_get(x.flags)) for x in networks])
+    by_name = {name: float((bits & flags.BITS[name] > 0).mean()) for name in flags.names(bits)}
+    return {"any": float((bits > 0).mean()), **by_name}
 
 
 def start(env: AutoReset | EcnEnv, params: PyTree, key: jax.Array, envs: int) -> Carry:
@@ -137,7 +161,8 @@ def time_env(env: EcnEnv, envs: int, devices: int, plan: Plan) -> Measured:
 
     calls = None if plan.steps is None else plan.steps // at_once
     timing = measure(advance, replace(plan, steps=calls))
-    return Measured(program, replace(timing, steps=timing.steps * at_once), used_devices, size)
+    timing = replace(timing, steps=timing.steps * at_once)
+    return Measured(program, timing, used_devices, size, flagged(carry[1]))
 
 
 def time_training(algorithm: str, env: EcnEnv, envs: int, plan: Plan) -> tuple[Measured, int]:
@@ -168,7 +193,8 @@ def time_training(algorithm: str, env: EcnEnv, envs: int, plan: Plan) -> tuple[M
     if plan.steps is not None:
         updates = -(-plan.steps * envs // config.steps_per_update)
         plan = Plan(plan.runs, updates, plan.target_s)
-    return Measured(program, measure(advance, plan), 1, size), config.steps_per_update
+    timing = measure(advance, plan)
+    return Measured(program, timing, 1, size, flagged(state)), config.steps_per_update
 
 
 def env_row(scenario: str, env: EcnEnv, envs: int, measured: Measured) -> dict[str, Any]:
@@ -191,7 +217,7 @@ def _row(
     Returns:
         What was run, and `env_steps_per_s`, `agent_steps_per_s`, `flow_substeps_per_s` (flow slots
         x substeps x environment steps per second), `sim_s_per_wall_s` (simulated time of all
-        environments together), `cores_used`: spread over the runs, each.
+        environments together), `cores_used`: spread over the runs, each; `flagged`, see `flagged`.
     """
     sim, timing = env.sim, measured.timing
     substeps = sim.interval_steps
@@ -216,6 +242,7 @@ def _row(
         "state_bytes_per_env": measured.state_bytes,
         "program_bytes": measured.program.memory,
         "peak_memory": peak_memory(),
+        "flagged": measured.flagged,
     }
 
 

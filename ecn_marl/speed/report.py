@@ -10,6 +10,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from ecn_marl._flags import flag
 from ecn_marl.envs.registry import make
 from ecn_marl.parallelism import cores, env_mesh, host_devices
 from ecn_marl.render.tables import DASH, number, percent, plain_table
@@ -219,7 +220,7 @@ def _speed_table(title: str, rows: list[dict[str, Any]]) -> Table:
     table = plain_table(title, padding=(0, 1, 0, 0))
     table.add_column("scenario", no_wrap=True)
     _columns(table, "envs", "dev.", "env-\nsteps/s", "min–max", "iqr", "agent-\nsteps/s")
-    _columns(table, "flow-\nsubst./s", "sim\ns/s", "cores", "CPU\nns", "comp.\ns")
+    _columns(table, "flow-\nsubst./s", "sim\ns/s", "cores", "CPU\nns", "comp.\ns", "flag-\nged")
     for row in rows:
         rates = ("agent_steps_per_s", "flow_substeps_per_s", "sim_s_per_wall_s")
         table.add_row(
@@ -231,12 +232,17 @@ def _speed_table(title: str, rows: list[dict[str, Any]]) -> Table:
             number(row["cores_used"]["median"]),
             number(row["cpu_ns_per_flow_substep"], 0),
             number(row["trace_s"] + row["compile_s"], 0),
+            percent(row["flagged"]["any"], 0),
         )
     table.caption = (
         "flow-subst.: flow slots x substeps x steps; sim s/s: simulated seconds of all "
         "environments per wall second;\ncores: CPU time over wall time; CPU ns: CPU time of a "
-        "flow slot and substep"
+        "flow slot and substep;\nflagged: share of the environments in which a structure of fixed "
+        "size was too small"
     )
+    raised = dict.fromkeys(name for row in rows for name in row["flagged"] if name != "any")
+    for name in raised:
+        table.caption += f"\n{name}: {flag(name).event}; cure: {flag(name).cure}"
     table.caption_justify = "left"
     return table
 

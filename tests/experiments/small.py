@@ -25,10 +25,11 @@ def small() -> Scenario:
     return Scenario(
         topology=star(3),
         traffic=(
-            Incast(n_max=2, flow_kb=20.0, width=2),
-            Incast(n_min=1, n_max=1, flow_kb=2000.0, width=2),
+            # A tick is 10 µs: with a burst in each at most, and so many slots, no flow waits.
+            Incast(load=0.3, n_max=2, flow_kb=20.0, width=2, min_gap_us=10.0),
+            Incast(load=0.5, n_min=1, n_max=1, flow_kb=2000.0, width=2, min_gap_us=10.0),
         ),
-        slots=12,
+        slots=48,
         max_steps=20,
         interval_us=50.0,
         tick_steps=5,

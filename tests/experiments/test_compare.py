@@ -210,8 +210,37 @@ def test_an_invalid_baseline_makes_all_rows_invalid():
     )
     assert len(rows["static:best"]["invalid"]) == 1
     assert rows["x"]["invalid"] == ["the baseline static:best is invalid"]
+    assert all(row["refused"] for row in rows.values())
     rows = compared(BEST, make_record("x", [1.0, 1.0], bytes_dropped=1.0))
     assert rows["static:best"]["invalid"] == [] and len(rows["x"]["invalid"]) == 1
+    assert not rows["static:best"]["refused"]
+
+
+def test_scores_of_results_that_do_not_count_are_withheld_unless_they_are_allowed():
+    bad = make_record("bad", [4.0, 1.0], deferred=1.0, waiting=0.0)
+    row = compared(BEST, ORACLE, bad)["bad"]
+    assert row["refused"] and len(row["invalid"]) == 1
+    hidden = (row["score"], row["gain"], row["improvement"], row["over"]["oracle"])
+    hidden += tuple(row["figures"]["J"][name] for name in ("value", "ratio"))
+    assert all(np.isnan(x["value"]) for x in hidden)
+    assert row["share"] is None and row["over_seeds"] is None
+    # What was measured stays.
+    assert row["figures"]["short_mean"]["value"]["value"] == pytest.approx(3.0)
+    scenario = {"a": compare({x.name: x for x in (BEST, bad)})}
+    assert overall(scenario)["left_out"] == {"bad": "invalid in a"}
+    allowed = compared(BEST, ORACLE, bad, allow_flagged=True)["bad"]
+    assert not allowed["refused"] and allowed["invalid"] == row["invalid"]
+    assert allowed["score"]["value"] == pytest.approx(0.5)
+    assert allowed["share"]["value"] == pytest.approx(1.0)
+
+
+def test_flags_without_a_share_count_at_once():
+    wrapped = make_record("x", [1.0, 1.0], flags=64.0)
+    row = compared(BEST, wrapped)["x"]
+    assert row["refused"]
+    (reason,) = row["invalid"]
+    assert reason.startswith("a counter passed 2^31") and "in 2 of 2 episodes" in reason
+    assert "max_steps" in reason
 
 
 def test_records_of_other_episodes_are_refused():

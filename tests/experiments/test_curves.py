@@ -46,8 +46,9 @@ def test_a_reference_has_the_merit_of_a_learner_that_plays_it(merits):
     by = {"episodes": CONFIG["eval_episodes"], "seed": CONFIG["seed"], "by": "objective"}
     played = merit_function(Never(), env, env.default_params, **by)(state)
     assert list(merits) == ["static:secn1"]
-    np.testing.assert_allclose(merits["static:secn1"], played, rtol=1e-4)
-    value, low, high = merits["static:secn1"]
+    np.testing.assert_allclose(merits["static:secn1"][:3], played[:3], rtol=1e-4)
+    value, low, high, refused = merits["static:secn1"]
+    assert not refused
     assert low[0] < value[0] < high[0] < -1.0, "minus a slowdown, in its interval"
 
 
@@ -78,9 +79,32 @@ def test_searches_that_ship_are_used_for_their_own_episodes_only():
     assert shipped_search("static:best", SMALL, {}) is None
 
 
+def test_references_that_do_not_count_are_left_out(small_scenario):
+    crowded = CONFIG | {"options": VIEW | {"slots": 6}}
+    assert cv.reference_merits(crowded) == {}
+    assert list(cv.reference_merits(crowded | {"allow_flagged": True})) == ["static:secn1"]
+
+
+def test_merits_of_which_a_policy_does_not_count_are_refused():
+    """The second of two policies had flows that waited for a slot: 3 of 1000 in all episodes."""
+    rewards, deferred = np.ones((2, 3)), np.array([[0, 0, 0], [0, 3, 0]])
+    metrics = {
+        "flags": np.where(deferred > 0, 1, 0),
+        "deferred": deferred,
+        "waiting": 0 * deferred,
+        "offered": np.array([[300, 400, 300]] * 2),
+    }
+    refused = episode_merits("reward", rewards, metrics)
+    assert refused.refused == (
+        "0.3 % of flows deferred or waiting (allowed: 0.1 %; cure: more `slots`)"
+    )
+    assert not episode_merits("reward", rewards, metrics, allow_flagged=True).refused
+    assert not episode_merits("reward", rewards, metrics | {"deferred": deferred // 3}).refused
+
+
 def test_merits_have_an_interval_over_episodes():
     rewards = np.array([[1.0, 2.0, 3.0], [4.0, 4.0, 4.0]])
-    value, low, high = episode_merits("reward", rewards, {})
+    value, low, high, _ = episode_merits("reward", rewards, {})
     np.testing.assert_allclose(value, [2, 4])
     half = 4.3027 / 3**0.5  # Student's t with 2 degrees of freedom, standard deviation 1
     np.testing.assert_allclose([value - low, high - value], [[half, 0], [half, 0]], rtol=1e-4)

@@ -62,7 +62,7 @@ def test_runs_with_several_seeds_have_a_row_of_their_own():
     }
     records = wf._records({**parts, "lone#0": evaluation(), "static:secn1": evaluation()}, {})
     assert list(records) == ["run#0", "run#1", "run#2", "lone#0", "static:secn1", "run"]
-    row = wf._summary(records["run"])
+    row = wf._summary(records["run"], allow_flagged=False)
     assert (row["name"], row["seeds"], row["episodes"]) == ("run", 3, 4)
     assert row["reward"]["mean"] == pytest.approx(2.0)
     within = stats.t.ppf(0.975, 3) * np.std([0.9, 1.1, 1.0, 1.0], ddof=1) / 2.0
@@ -73,7 +73,7 @@ def test_runs_with_several_seeds_have_a_row_of_their_own():
     np.testing.assert_allclose(
         row["statistics"]["scores"], np.array(seed_means)[:, None], rtol=1e-5
     )
-    assert "statistics" not in wf._summary(records["run#0"])
+    assert "statistics" not in wf._summary(records["run#0"], allow_flagged=False)
 
 
 def test_scores_and_shares_between_the_best_static_setting_and_the_oracle(monkeypatch):

@@ -91,7 +91,9 @@ def test_invalid_rows_are_last_and_say_why():
     text = bench_table({"scenarios": {"s": comparison(deferred=np.full(6, 26.0))}})
     rows = cells(text, "policy | score")
     assert rows[-1][0] == "**INVALID** ippo"
-    assert "* INVALID ippo: 5 % of flows deferred or waiting (allowed: 0.1 %)." in text
+    assert "* INVALID ippo: 5 % of flows deferred or waiting (allowed: 0.1 %; cure: more" in text
+    assert "not scored (--allow-flagged does)." in text
+    assert rows[-1][1:3] == ["–", "–"], "neither a score nor J"
 
 
 def test_episodes_without_a_score_are_counted():

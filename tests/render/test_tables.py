@@ -95,12 +95,17 @@ def test_flowlets_are_shown_where_there_are_any(width):
 
 
 def test_invalid_policies_say_why():
-    bad = row("b", 0.5, flows_waiting=np.full(6, 52.0))
+    waiting = {"flows_waiting": np.full(6, 52.0)}
+    bad = row("b", 0.5, **waiting)
     printed = shown([bad, RESULT["policies"][0]], 110)[0]
     assert printed.index("SECN2") < printed.index("INVALID")
-    assert "INVALID IPPO b: 9.1 % of flows deferred or waiting (allowed: 0.1 %)." in " ".join(
-        printed.split()
+    reason = (
+        "INVALID IPPO b: 9.1 % of flows deferred or waiting (allowed: 0.1 %; cure: more `slots`"
     )
+    assert reason in " ".join(printed.split())
+    assert "not scored (--allow-flagged does)." in " ".join(printed.split())
+    line = next(line for line in printed.splitlines() if line.strip().startswith("INVALID"))
+    assert line.split()[1] == "–", "J is withheld"
 
 
 def test_no_flows_leave_dashes():

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import types
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import commands
@@ -35,6 +35,7 @@ from ecn_marl.speed import (
     timing,
 )
 from ecn_marl.speed.timing import Plan, Timing
+from ecn_marl.wrappers import AutoReset
 
 SUMMARY = {"median", "min", "max", "iqr"}
 RATES = ("env_steps_per_s", "agent_steps_per_s", "flow_substeps_per_s", "sim_s_per_wall_s")
@@ -77,6 +78,29 @@ def test_rows_fit_together(measured):
         assert row["trace_s"] > 0 and row["compile_s"] > 0
         assert row["peak_memory"]["bytes"] > 1e6
         assert "maximum resident" in row["peak_memory"]["source"]
+        assert 0 <= row["flagged"]["any"] <= 1
+
+
+def test_the_share_of_flagged_environments():
+    """Of three environments one waited for a slot, and one for that and lost feedback."""
+    core = ecn_marl.make(TINY)
+    keys = jax.random.split(jax.random.key(0), 3)
+    _, state = jax.vmap(AutoReset(core).reset, (0, None))(keys, core.default_params)
+    assert programs.flagged({"env": state}) == {"any": 0.0}
+    flags = jnp.array([0, 1, 5], jnp.uint32)
+    sim = replace(state.env.sim, flags=flags)
+    flagged = programs.flagged((replace(state, env=replace(state.env, sim=sim)),))
+    assert flagged == pytest.approx({"any": 2 / 3, "slots": 2 / 3, "memory": 1 / 3})
+
+
+def test_the_table_says_which_flags_are_raised(measured):
+    printed, tree = measured
+    row = tree["environments"][0] | {"flagged": {"any": 0.25, "width": 0.25}}
+    table = report.tables({**tree, "environments": [row], "training": []})[0]
+    assert next(iter(list(table.columns)[-1].cells)) == "25%"
+    assert "width: more flows began in a tick" in table.caption
+    assert "a larger `width`" in table.caption
+    assert "flagged: share of the environments" in " ".join(printed.split())
 
 
 def test_state_bytes_are_those_of_a_real_state(measured):

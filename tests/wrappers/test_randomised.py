@@ -126,6 +126,7 @@ def test_a_run_is_trained_and_scored(tmp_path):
         out=tmp_path / "r",
         eval_every=1,
         randomise=ranges,
+        allow_flagged=True,  # four slots are too few
     )
     assert "merit" in result.metrics[-1]
     algorithm, actors = run_actors(tmp_path / "r")

@@ -13,12 +13,13 @@ multiply to the score. Nothing here needs JAX.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
+from ecn_marl import _flags as flags
 from ecn_marl.baselines.evaluation.statistics import crossed_interval
 
 SIZES = ("short", "medium", "long")
@@ -51,7 +52,7 @@ COSTS = ("inferences_per_decision", "flops_per_decision", "activation_frequency"
 """Costs that a controller with a method `costs` reports, per port and interval."""
 
 TOLERANCE = 1e-3
-"""Share of flows, bytes or flow-ticks above which a result is invalid."""
+"""Share of flows, bytes or flow-ticks above which a result is invalid, see `invalid_reasons`."""
 
 
 def objective(
@@ -63,34 +64,101 @@ def objective(
     return np.asarray((short_mean * short_p99) ** 0.25 * long_geomean**0.5)
 
 
+SPILLED = "bytes_spilled"
+"""Column of the bytes dropped with bytes that PFC protects, see `sim.state.Totals`."""
+
+
+class Share(NamedTuple):
+    """A share of an episode that a structure of fixed size affects.
+
+    Attributes:
+        label: what it is a share of, in words.
+        affected: columns that are added up.
+        base: column that they are a share of.
+        flags: names of the flags that are raised with it, see `sim.flags`.
+    """
+
+    label: str
+    affected: tuple[str, ...]
+    base: str
+    flags: tuple[str, ...]
+
+
+SHARES = (
+    Share("of flows deferred or waiting", ("deferred", "waiting"), "offered", ("slots", "width")),
+    Share("of bytes dropped", (SPILLED,), "bytes_offered", ("buffers",)),
+    Share("of flow-ticks with feedback cut", ("feedback_cut",), "flow_ticks", ("memory", "marks")),
+    Share("of flow-ticks on a path kept", ("flowlets_kept",), "flow_ticks", ("ways",)),
+)
+"""Shares that are compared with `TOLERANCE`. Flags that are not among them count at once."""
+
+
+CHECKED = (flags.FLAGGED, *{x: None for row in SHARES for x in (*row.affected, row.base)})
+"""Columns that `invalid_reasons` reads; those that an environment lacks are not checked."""
+
+
 def invalid_reasons(columns: Mapping[str, np.ndarray]) -> list[str]:
-    """Why a result is invalid; empty if it is valid.
+    """Why a result does not count; empty if it does.
+
+    The rule, over all episodes of a result together: more than 0.1 % (`TOLERANCE`) of what a
+    structure of fixed size holds was affected: of the flows by too few slots or too small a width,
+    of the bytes by full buffers, of the flow-ticks by too short a history or too few ways. Other
+    flags (`sim.flags`), which have no such share, count if they are raised in any episode.
+
+    Other drops than those that PFC should have kept from happening are no reason: they are a signal
+    of congestion.
 
     Args:
-        columns: per-episode numbers of any shape: `offered`, `deferred`, `waiting` (flows),
-            `bytes_offered`, `bytes_dropped`, `flow_ticks`, `feedback_cut` (flow-ticks). Where
-            `lossy_classes` is above 0, drops are a congestion signal, and no reason.
+        columns: per-episode numbers of any shape: `flags`, `offered`, `deferred`, `waiting`
+            (flows), `bytes_offered`, `bytes_spilled`, `flow_ticks`, `feedback_cut` and
+            `flowlets_kept` (flow-ticks). Records of old versions have no `flags`, and for
+            `bytes_spilled` they have `bytes_dropped`, and `lossy_classes` above 0 where drops are
+            no reason.
+
+    Returns:
+        A reason each, with the option that cures it.
     """
-    total = {name: float(np.sum(columns[name])) for name in _CHECKED}
-    shares: tuple[tuple[str, float, float], ...] = (
-        ("of flows deferred or waiting", total["deferred"] + total["waiting"], total["offered"]),
-        ("of bytes dropped", total["bytes_dropped"], total["bytes_offered"]),
-        ("of flow-ticks with feedback cut", total["feedback_cut"], total["flow_ticks"]),
-    )
-    if np.any(columns.get("lossy_classes", 0)):
-        shares = tuple(share for share in shares if "dropped" not in share[0])
+    raised = flags.names(columns[flags.FLAGGED]) if flags.FLAGGED in columns else None
+    if "bytes_dropped" in columns and SPILLED not in columns:
+        lossy = np.any(columns.get("lossy_classes", 0))
+        columns = columns if lossy else {**columns, SPILLED: columns["bytes_dropped"]}
     reasons = []
-    for label, amount, base in shares:
-        share = amount / base if base > 0 else float(amount > 0)
+    for label, affected, base, names in SHARES:
+        if base not in columns or not set(affected) <= set(columns):
+            continue
+        amount, total = (sum(float(np.sum(columns[x])) for x in y) for y in (affected, (base,)))
+        share = amount / total if total > 0 else float(amount > 0)
         if share > TOLERANCE:
-            reasons.append(f"{100 * share:.2g} % {label} (allowed: {100 * TOLERANCE:g} %)")
+            allowed = f"allowed: {100 * TOLERANCE:g} %; cure: {_cure(names, raised)}"
+            reasons.append(f"{100 * share:.2g} % {label} ({allowed})")
+    shared = {name for row in SHARES for name in row.flags}
+    for name in raised or ():
+        if name not in shared:
+            count = int(np.sum((columns[flags.FLAGGED].astype(np.int64) & flags.BITS[name]) > 0))
+            episodes = f"in {count} of {columns[flags.FLAGGED].size} episodes"
+            reasons.append(f"{flags.flag(name).event} {episodes} (cure: {flags.flag(name).cure})")
     return reasons
 
 
-_CHECKED = (
-    *("offered", "deferred", "waiting", "bytes_offered", "bytes_dropped"),
-    *("flow_ticks", "feedback_cut"),
-)
+def _cure(names: Sequence[str], raised: Sequence[str] | None) -> str:
+    """Options that cure the raised ones of some flags, of all of them if none is known."""
+    known = [name for name in names if raised is not None and name in raised]
+    return ", or ".join(flags.flag(name).cure for name in known or names)
+
+
+def refused(reasons: Sequence[str], allow_flagged: bool) -> bool:
+    """Whether scores of a result are withheld: it does not count, and nobody allowed it to."""
+    return bool(reasons) and not allow_flagged
+
+
+def verdict(row: Mapping[str, Any]) -> str:
+    """The reasons why a row of results does not count, and whether it is scored all the same.
+
+    Args:
+        row: has `invalid`, reasons, and `refused`; rows of old versions have no `refused`.
+    """
+    text = "; ".join(row["invalid"])
+    return f"{text}; not scored (--allow-flagged does)" if row.get("refused") else text
 
 
 def accounts(columns: Mapping[str, object]) -> dict[str, Any]:
@@ -103,22 +171,26 @@ def accounts(columns: Mapping[str, object]) -> dict[str, Any]:
 
 
 def summarise(
-    name: str, columns: Mapping[str, Float[np.ndarray, "seeds episodes"]]
+    name: str,
+    columns: Mapping[str, Float[np.ndarray, "seeds episodes"]],
+    allow_flagged: bool = False,
 ) -> dict[str, Any]:
     """JSON-able summary of a policy; intervals are of 95 % (`statistics.crossed_interval`).
 
     Args:
         name: the policy.
         columns: per-episode numbers, see `Evaluation.columns`.
+        allow_flagged: whether a result that does not count has a J all the same.
 
     Returns:
-        `name`, `episodes` (of each seed), `seeds`; `J` and its `parts`, each with `value`, `low`,
-        `high` and `missing`, the number of episodes that have no such flow and are left out;
-        `slowdown` of each size class: `mean`, `p99`, `geomean`, flows `measured`, `unfinished`,
-        `finished` and `lower_bound`, whether unfinished flows entered with their age; `flows`
-        (totals, see `accounts`), shares `dropped` and `cut`, `invalid` (see `invalid_reasons`);
-        `reward`, queue (bytes), utilisation, pauses, `costs`, and `sources`: means of the counters
-        of each traffic source, by number and name (None if no episode has it).
+        `name`, `episodes` (of each seed), `seeds`; `J` (without a value if it is refused) and its
+        `parts`, each with `value`, `low`, `high` and `missing`, the number of episodes that have no
+        such flow and are left out; `slowdown` of each size class: `mean`, `p99`, `geomean`, flows
+        `measured`, `unfinished`, `finished` and `lower_bound`, whether unfinished flows entered
+        with their age; `flows` (totals, see `accounts`), shares `dropped` and `cut`; `invalid` (see
+        `invalid_reasons`), `refused`, whether J is withheld for that, names of the `flags` that are
+        raised; `reward`, queue (bytes), utilisation, pauses, `costs`, and `sources`: means of the
+        counters of each traffic source, by number and name (None if no episode has it).
     """
     total = {key: float(column.sum()) for key, column in columns.items()}
     classes = {
@@ -134,17 +206,21 @@ def summarise(
     square = float((columns["queue_std"] ** 2 + columns["queue_mean"] ** 2).mean())
     costs = {key: float(columns[key].mean()) for key in COSTS if key in columns}
     seeds, episodes = columns["J"].shape
+    reasons = invalid_reasons(columns)
+    withheld = refused(reasons, allow_flagged)
     return {
         "name": name,
         "episodes": episodes,
         "seeds": seeds,
-        "J": slowdown(columns["J"]),
+        "J": slowdown(np.full_like(columns["J"], np.nan) if withheld else columns["J"]),
         "parts": {part: slowdown(columns[part]) for part in PARTS},
         "slowdown": classes,
         "flows": {key: int(value) for key, value in accounts(total).items()},
         "dropped": _share(total["bytes_dropped"], total["bytes_offered"]),
         "cut": _share(total["feedback_cut"], total["flow_ticks"]),
-        "invalid": invalid_reasons(columns),
+        "invalid": reasons,
+        "refused": withheld,
+        "flags": list(flags.names(columns.get(flags.FLAGGED, np.zeros(1)))),
         "reward": {"mean": reward, "ci95": half},
         "queue_mean": queue,
         # Rounding can make the difference negative where queues are constant.

@@ -18,10 +18,12 @@ from jaxtyping import Array, Float, PyTree
 
 from ecn_marl import lanes
 from ecn_marl._errors import bad_value
+from ecn_marl._flags import FLAGGED
 from ecn_marl.baselines.evaluation.completion import (
     COSTS,
     PARTS,
     SIZES,
+    SPILLED,
     invalid_reasons,
     objective,
     summarise,
@@ -30,7 +32,7 @@ from ecn_marl.baselines.evaluation.statistics import mean_interval
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.evaluation.windows import counters, ends, in_windows, window_columns
 from ecn_marl.envs.ecn import FLOWLETS, PhaseEcn
-from ecn_marl.envs.episode_sums import LOSSY, PORT_METRICS, SHARE
+from ecn_marl.envs.episode_sums import PORT_METRICS, SHARE
 from ecn_marl.envs.interface import Environment, MeasuredEnvironment, PortEnvironment
 from ecn_marl.sim.metrics import histogram_quantile
 from ecn_marl.sim.queues import Ecn
@@ -139,7 +141,9 @@ class Evaluation:
             "waiting": raw["flows_waiting"],
         }
         prefixed = (name for name in raw if name.startswith(("source:", SHARE)))
-        optional = (name for name in (*COSTS, *FLOWLETS, *PORT_METRICS, LOSSY) if name in raw)
+        optional = (
+            name for name in (*COSTS, *FLOWLETS, *PORT_METRICS, FLAGGED, SPILLED) if name in raw
+        )
         names = (*_COPIED, *optional, *prefixed)
         objectives = {"J": objective(*(columns[part] for part in PARTS))}
         copied = {name: raw[name] for name in names}
@@ -170,9 +174,10 @@ class Evaluation:
         """Mean over episodes and half-width of its 95 % confidence interval (Student's t)."""
         return mean_interval(np.asarray(self.episodes[metric], np.float64))
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, allow_flagged: bool = False) -> dict[str, Any]:
         """JSON-able summary, see `completion.summarise`."""
-        return summarise(self.name, {name: x[None] for name, x in self.columns.items()})
+        columns = {name: x[None] for name, x in self.columns.items()}
+        return summarise(self.name, columns, allow_flagged)
 
 
 _COPIED = (

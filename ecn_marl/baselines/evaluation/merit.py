@@ -9,7 +9,7 @@ their own part of the tuning stream (`streams`), as the best checkpoint is chose
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, PyTree
 from scipy import stats
 
 from ecn_marl._errors import unknown_name
+from ecn_marl.baselines.evaluation.completion import CHECKED, invalid_reasons
 from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController, roll_out
 from ecn_marl.baselines.evaluation.objective import NEEDS, episode_objective, geometric_means
 from ecn_marl.baselines.evaluation.streams import tuning_keys
@@ -34,18 +35,22 @@ class Merits(NamedTuple):
         value: the merit, `[policies]`.
         low: lower end of its 95 % interval over episodes, `[policies]`; None if there is none.
         high: upper end, likewise.
+        refused: why they do not count, see `completion.invalid_reasons`; empty if they do.
     """
 
     value: np.ndarray
     low: np.ndarray | None = None
     high: np.ndarray | None = None
+    refused: str = ""
 
 
 Merit = Callable[[PyTree], Merits]
 """Merits of a training state, one policy per seed."""
 
 
-def episode_merits(by: str, reward: np.ndarray, metrics: PyTree) -> Merits:
+def episode_merits(
+    by: str, reward: np.ndarray, metrics: Mapping[str, np.ndarray], allow_flagged: bool = False
+) -> Merits:
     """Merits from episodes that are the same for all policies.
 
     The interval is Student's t over episodes (of log J for `objective`). Differences between
@@ -54,11 +59,26 @@ def episode_merits(by: str, reward: np.ndarray, metrics: PyTree) -> Merits:
     Args:
         by: `reward` or `objective`, see `merit_function`.
         reward: mean reward per interval and agent, `[policies, episodes]`.
-        metrics: those of `objective.NEEDS`, leading axes policies and episodes; for `objective`.
+        metrics: those of `objective.NEEDS`, leading axes policies and episodes, for `objective`;
+            and those of `completion.CHECKED` that the environment has.
+        allow_flagged: whether merits count although structures of fixed size were too small.
 
     Raises:
         ValueError: for `objective`, no episode has short and long flows under every policy.
     """
+    reasons = [] if allow_flagged else _reasons(metrics, len(reward))
+    return _merits(by, reward, metrics)._replace(refused="; ".join(reasons))
+
+
+def _reasons(metrics: Mapping[str, np.ndarray], policies: int) -> list[str]:
+    """Why the episodes of any policy do not count."""
+    columns = {name: np.asarray(metrics[name]) for name in CHECKED if name in metrics}
+    by_policy = ({name: x[i] for name, x in columns.items()} for i in range(policies))
+    return list(dict.fromkeys(reason for row in by_policy for reason in invalid_reasons(row)))
+
+
+def _merits(by: str, reward: np.ndarray, metrics: Mapping[str, np.ndarray]) -> Merits:
+    """Merits, whether they count or not."""
     if by == "reward":
         value, half = np.asarray(reward, np.float64).mean(-1), _half_width(reward)
         return Merits(value) if half is None else Merits(value, value - half, value + half)
@@ -138,6 +158,7 @@ def merit_function(
     seed: int = 0,
     seeds: int = 1,
     by: str = "reward",
+    allow_flagged: bool = False,
 ) -> Merit:
     """A function that measures the merit of states with an `actor`; compiled at its first call.
 
@@ -150,6 +171,7 @@ def merit_function(
         seeds: number of learners in a state.
         by: `reward`, the mean over episodes, intervals and agents; `objective`, minus the geometric
             mean of J over episodes.
+        allow_flagged: see `episode_merits`.
 
     Raises:
         ValueError: `episodes` below 1, or an unknown kind of merit.
@@ -157,12 +179,12 @@ def merit_function(
     if by not in MERITS:
         raise unknown_name("kind of merit", by, MERITS)
     keys = tuning_keys("checkpoints", seed, episodes)
-    needed = NEEDS if by == "objective" else ()
+    needed = (*(NEEDS if by == "objective" else ()), *CHECKED)
 
     def episode(key: Array, actor: PyTree) -> tuple[Array, dict[str, Array]]:
         controller = greedy_controller(algorithm, actor, env)
         state, reward, _ = roll_out(env, params, controller, key)
-        metrics = env.episode_metrics(state, params) if needed else {}
+        metrics = env.episode_metrics(state, params)
         return reward, {name: metrics[name] for name in needed if name in metrics}
 
     @jax.jit
@@ -178,6 +200,7 @@ def merit_function(
         )
 
     def merit(state: PyTree) -> Merits:
-        return episode_merits(by, *jax.device_get(run(state.actor)))
+        reward, metrics = jax.device_get(run(state.actor))
+        return episode_merits(by, reward, metrics, allow_flagged)
 
     return merit

@@ -220,12 +220,17 @@ class WeightsAndBiases:
 
 def scalars(row: Row) -> dict[str, float]:
     """The numbers of a row; of several seeds their mean, and each as `name/seed_I`."""
-    numbers: dict[str, float] = {}
-    for name, value in row.items():
+    means: dict[str, float] = {}
+    for name, value in numbers(row).items():
         values = np.atleast_1d(np.asarray(value, np.float64))
         if name == "update":
             continue
-        numbers[name] = float(values.mean())
+        means[name] = float(values.mean())
         if isinstance(value, list):
-            numbers |= {f"{name}/seed_{i}": float(x) for i, x in enumerate(values)}
-    return numbers
+            means |= {f"{name}/seed_{i}": float(x) for i, x in enumerate(values)}
+    return means
+
+
+def numbers(row: Row) -> Row:
+    """What is a number in a row, or one for each seed; not the words of `score_refused`."""
+    return {name: value for name, value in row.items() if not isinstance(value, str)}

@@ -25,7 +25,15 @@ from ecn_marl.baselines.evaluation.merit import Merit
 from ecn_marl.baselines.evaluation.streams import training_key
 from ecn_marl.baselines.training.checkpoint import Checkpoints
 from ecn_marl.baselines.training.interrupts import Interrupts
-from ecn_marl.baselines.training.logs import METRICS, JsonLines, Log, Row, TensorBoard, cut_rows
+from ecn_marl.baselines.training.logs import (
+    METRICS,
+    JsonLines,
+    Log,
+    Row,
+    TensorBoard,
+    cut_rows,
+    numbers,
+)
 from ecn_marl.errors import TrainingDiverged
 from ecn_marl.parallelism import state_shardings
 
@@ -226,8 +234,8 @@ def train(
         Final state and metrics, those before a resumed run stopped among them.
 
     Raises:
-        ValueError: `steps` or `seeds` below 1, a seed or a parameter out of its range, or nothing to
-            resume.
+        ValueError: `steps` or `seeds` below 1, a seed or a parameter out of its range, or nothing
+            to resume.
         TrainingDiverged: a metric or the state is NaN or infinite; the state is saved in
             `diverged/` if `out` is given.
         TrainingInterrupted: Ctrl-C or SIGTERM came, and the state is saved if `out` is given.
@@ -374,13 +382,17 @@ class _Loop:
         every, merit = self.saving.eval_every, self.merit
         if merit is None or not every or row["update"] // every == len(self.rows) // every:
             return None
-        evaluated = merit(self.state)._asdict()
-        for end, values in evaluated.items():  # value, low, high
+        merits = merit(self.state)
+        if merits.refused:
+            # Without merits no checkpoint becomes the best one.
+            row["merit_refused"] = merits.refused
+            return None
+        for end, values in (("value", merits.value), ("low", merits.low), ("high", merits.high)):
             if values is not None:
                 name = "merit" if end == "value" else f"merit_{end}"
                 row[name] = values.tolist() if self.seeds > 1 else float(values[0])
-        merits: list[float] = evaluated["value"].tolist()
-        return merits
+        best: list[float] = merits.value.tolist()
+        return best
 
     def _diverged(self) -> None:
         """Save the state for inspection, and raise."""
@@ -389,7 +401,7 @@ class _Loop:
         if self.checkpoints is not None:
             where = f"; the state is in {self.checkpoints.save_diverged(row['update'], self.state)}"
         for row in self.rows[-self.per_call :]:
-            for name, value in row.items():
+            for name, value in numbers(row).items():
                 finite = np.isfinite(np.atleast_1d(np.asarray(value, np.float64)))
                 if not finite.all():
                     raise TrainingDiverged(
@@ -409,7 +421,8 @@ def _actor(state: PyTree) -> PyTree:
 
 
 def _is_finite(row: Row) -> bool:
-    return all(np.isfinite(np.asarray(value, np.float64)).all() for value in row.values())
+    values = numbers(row).values()
+    return all(np.isfinite(np.asarray(value, np.float64)).all() for value in values)
 
 
 def _bad_leaf(tree: PyTree, allow_infinite: bool = False) -> str | None:

@@ -29,6 +29,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._checks import NOT_NEGATIVE, POSITIVE, Whole, check_numbers
+from ecn_marl._flags import FLAGGED
 from ecn_marl._types import Leaf
 from ecn_marl.envs.actions import parse_ecn
 from ecn_marl.envs.rate.actions import Factor
@@ -245,7 +246,8 @@ class RateEnv:
             0 where it is not a flow's turn, and observations do not change there. Episodes only end
             by their horizon. `info` has per-flow arrays `[F]`: `acts`, `rate` (over that of the
             NIC), `inflation` and `x` of the last event, and of the flow's last port in this step
-            `utilisation` (ACKs included) and `queue_us`.
+            `utilisation` (ACKs included) and `queue_us`; and the episode's `flags`, see
+            `sim.flags`.
         """
         del key
         next_state, sums = self.advance(state, action, params)
@@ -323,6 +325,8 @@ class RateEnv:
             "x": state.x,
             "utilisation": (sums.sent / (rate * self.step_us))[port],
             "queue_us": queue_us[port],
+            # The episode's, the same for all flows.
+            FLAGGED: jnp.broadcast_to(state.sim.flags, port.shape).astype(queue_us.dtype),
         }
 
 

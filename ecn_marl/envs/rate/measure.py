@@ -18,6 +18,8 @@ For a long flow that short ones interrupt, from the interruption on:
 rate again, in steps of a row; NaN if that does not happen |
 | `long_bandwidth` | the long flow's share of the line rate, to the end of the episode |
 
+Last, `flags`: structures of fixed size that were too small, see `sim.flags`.
+
 Congested ports are those towards hosts that receive flows. Everything is measured from the end of
 the warm-up on. The paper does not state its window of time, nor what "recovered" means.
 """
@@ -38,6 +40,7 @@ from jaxtyping import Array, PyTree
 from ecn_marl import lanes
 from ecn_marl._checks import Whole, check_seed, check_value
 from ecn_marl._errors import bad_value
+from ecn_marl._flags import FLAGGED
 from ecn_marl.envs.rate.env import RateEnv, RateState, thresholds
 from ecn_marl.envs.rate.scenarios import RateScenario
 from ecn_marl.sim.metrics import counter_bytes
@@ -232,7 +235,9 @@ def measure(
     elapsed_us = (blocks - before) * block_us
     if not long_short and record.finished.any():
         raise bad_value("duration_us", spec.duration_us, "less: an endless flow has sent its bytes")
-    metrics = _of_ports(spec, record, start, _snapshot(subject.network(state)), elapsed_us)
+    net = subject.network(state)
+    metrics = _of_ports(spec, record, start, _snapshot(net), elapsed_us)
+    metrics[FLAGGED] = np.asarray(net.flags, np.float64)
     if long_short:
         del metrics["fairness"]
         metrics |= _of_long_flow(spec, record, start, steps * sim.interval_us)

@@ -14,6 +14,7 @@ history of the last `depth` substeps: an ACK that arrives now left the last queu
 (which packets are on the way, which arrive and are marked), `echo` (all signals together).
 """
 
+from ecn_marl.sim.feedback.acks import unheard_losses
 from ecn_marl.sim.feedback.echo import Echo, Notify, empty_echo, kept, listen, lose, restart
 from ecn_marl.sim.feedback.packets import room
 from ecn_marl.sim.feedback.signals import (
@@ -46,4 +47,5 @@ __all__ = [
     "lose",
     "restart",
     "room",
+    "unheard_losses",
 ]

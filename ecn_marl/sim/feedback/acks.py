@@ -90,6 +90,11 @@ def step(
     return acks, replace(out, unacked=unacked), learned
 
 
+def unheard_losses(acks: Acks) -> Bool[Array, " flows"]:
+    """Flows that have lost bytes of which their senders do not know yet, `[F]`."""
+    return jnp.asarray(acks.arrived[2] != acks.known[2])
+
+
 def lose(acks: Acks, lost: Float[Array, " flows"]) -> Acks:
     """Count bytes as lost that no queue dropped, `[F]`."""
     increments = jnp.round(lost).astype(jnp.int32)

@@ -153,7 +153,9 @@ def parse_transport(text: str) -> Transport:
     """Build senders from their short form `KIND:PRESET[,OPTION=VALUE...]`.
 
     Options are the constants of the congestion control, in its units (µs, bytes, bytes/µs), e.g.
-    `dcqcn:hpcc-run,ai=2.5`; for `dcqcn` also `windowed=1` (a sender window) and
+    `dcqcn:hpcc-run,ai=2.5`; `gbps`, the rate of the NICs, for presets whose source scales constants
+    with it, e.g. `dcqcn:hpcc-run,gbps=100` (`names.RATES` says which, and for which rate the
+    constants are otherwise); for `dcqcn` also `windowed=1` (a sender window) and
     `source=mean_field` (the fluid model instead of `source=timers`). Some presets have a second
     name, e.g. `dcqcn:ns3-4us`, see `names`.
 

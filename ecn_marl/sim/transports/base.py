@@ -10,13 +10,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from ecn_marl._checks import check_value, rules_of
+from ecn_marl._checks import Real, check_value, rules_of
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.sim.feedback import Feedback
-from ecn_marl.sim.transports.names import ALIASES, canonical
+from ecn_marl.sim.transports.names import ALIASES, RATES, LinkRate, canonical
 
 Overrides = tuple[tuple[str, float], ...]
 """Constants that differ from a preset, as sorted pairs (so that senders stay hashable)."""
+
+
+GBPS_RULE = Real(above=0.0, high=1e5, unit="Gb/s")
+"""Allowed rates of NICs that constants are scaled to."""
 
 
 class Bound(NamedTuple):
@@ -116,20 +120,37 @@ def with_overrides(
         kind: congestion control, for messages.
         presets: constants by name.
         name: preset; its second name is accepted, too, see `names`.
-        overrides: fields and their values, in the units of the constants.
+        overrides: fields and their values, in the units of the constants; and `gbps`, the rate of
+            the NICs that constants are scaled to, see `names`. Fields that are given are not
+            scaled.
 
     Raises:
-        ValueError: unknown preset or field, or a value out of range.
+        ValueError: unknown preset or field, a value out of range, or `gbps` for a preset whose
+            constants its source does not scale.
     """
     name = canonical(kind.lower(), name)
     if name not in presets:
         raise unknown_name(f"{kind} preset", name, [*presets, *ALIASES.get(kind.lower(), {})])
     fields, rules = type(presets[name]).__dataclass_fields__, rules_of(type(presets[name]))
-    for field, value in overrides.items():
+    values = dict(overrides)
+    scaled = _scaled(kind, presets, name, values.pop("gbps")) if "gbps" in values else {}
+    for field, value in values.items():
         if field not in fields:
             raise unknown_name(f"{kind} constant", field, fields)
         check_value(field, value, rules[field])
-    return replace(presets[name], **overrides)
+    return replace(presets[name], **scaled | values)
+
+
+def _scaled(kind: str, presets: Mapping[str, C], name: str, gbps: float) -> dict[str, float]:
+    """The constants of a preset that its source scales, for NICs of `gbps`."""
+    rate = RATES.get(f"{kind.lower()}:{name}", LinkRate(None))
+    if rate.gbps is None or not rate.scaled:
+        known = [x for x in presets if RATES.get(f"{kind.lower()}:{x}", LinkRate(None)).scaled]
+        allowed = f"no such option of {name}, whose source does not scale constants with the rate"
+        allowed += f"; of {kind}, {' and '.join(known)} have it" if known else ""
+        raise bad_value("gbps", gbps, allowed)
+    check_value("gbps", gbps, GBPS_RULE)
+    return {field: getattr(presets[name], field) * gbps / rate.gbps for field in rate.scaled}
 
 
 def limiting(

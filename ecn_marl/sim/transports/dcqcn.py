@@ -98,7 +98,8 @@ PRESETS: dict[str, DcqcnParams] = {
     ),
     # NVIDIA ConnectX-4 and later, firmware defaults.
     "mellanox": _preset(4, 1, 1 - 1019 / 1024, 300, 32767, 1, 5, 50, 1, alpha_init=1023 / 1024),
-    # The three profiles of the HPCC simulator (Li et al., SIGCOMM'19) at 25 Gb/s.
+    # The three profiles of the HPCC simulator (Li et al., SIGCOMM'19), the first two at 25 Gb/s;
+    # with `gbps` they are scaled as it scales them, see `names`.
     "hpcc-run": _preset(4, 1, 1 / 256, 300, math.inf, 1, 5, 50, 100),
     "hpcc-paper": _preset(50, 50, 1 / 256, 55, math.inf, 1, 5, 50, 100),
     "hpcc-config": _preset(4, 1, 1 / 256, 900, math.inf, 1, 50, 100, 100),
@@ -120,7 +121,8 @@ def preset(name: str, **overrides: float) -> DcqcnParams:
     Args:
         name: `paper` (SIGCOMM'15), `mellanox`, `hpcc-run`, `hpcc-paper`, `hpcc-config`,
             `sigcomm15-np50us`, or a second name from `names`.
-        **overrides: fields of `DcqcnParams` in its units (µs, bytes, bytes/µs).
+        **overrides: fields of `DcqcnParams` in its units (µs, bytes, bytes/µs), and `gbps`, see
+            `names`.
 
     Raises:
         ValueError: unknown preset or field, or a value out of range.

@@ -53,7 +53,13 @@ def evaluate_policy(
 
 
 def compare(
-    core: EcnEnv, policy: Policy, *, name: str, episodes: int = 16, seed: int = 0
+    core: EcnEnv,
+    policy: Policy,
+    *,
+    name: str,
+    episodes: int = 16,
+    seed: int = 0,
+    allow_flagged: bool = False,
 ) -> dict[str, Any]:
     """A policy beside random choices, SECN1 and SECN2.
 
@@ -63,6 +69,7 @@ def compare(
         name: label of the policy.
         episodes: number of episodes.
         seed: seed of the episodes.
+        allow_flagged: see `completion.summarise`.
 
     Returns:
         What `render.tables.evaluation_tables` shows; `policies` has a summary of each.
@@ -82,7 +89,7 @@ def compare(
         "scenario": core.name,
         "episodes": episodes,
         "seed": seed,
-        "policies": [row.summary() for row in rows],
+        "policies": [row.summary(allow_flagged) for row in rows],
     }
 
 

@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 import ecn_marl
+from ecn_marl._flags import names
 from ecn_marl.baselines.evaluation.completion import invalid_reasons, objective, summarise
 from ecn_marl.baselines.evaluation.episodes import Evaluation
 from ecn_marl.envs.ecn import ACCOUNTS, FLOWLETS
@@ -130,7 +131,7 @@ def test_accounts_agree_in_info_metrics_and_summary():
 
     state, info, metrics = run(key)
     counts = {name: int(x) for name, x in env.accounts(state.sim, params).items()}
-    assert set(counts) == {*ACCOUNTS, *FLOWLETS}
+    assert set(counts) == {*ACCOUNTS, "flags", *FLOWLETS}
     assert (counts["flowlets"], counts["flowlets_kept"]) == tuple(
         map(int, state.sim.totals.flowlets)
     )
@@ -138,7 +139,9 @@ def test_accounts_agree_in_info_metrics_and_summary():
     for name, count in counts.items():
         assert int(metrics[name]) == int(info[name][-1, 0]) == count
     columns = {name: np.asarray(x)[None] for name, x in metrics.items()}
-    assert Evaluation("static", columns).summary()["flows"] == counts
+    summary = Evaluation("static", columns).summary()
+    assert summary["flags"] == list(names(counts.pop("flags")))
+    assert summary["flows"] == counts
 
 
 def test_summary():
@@ -211,6 +214,57 @@ def test_invalid_results_have_a_reason(change, reason):
     else:
         (text,) = reasons
         assert text.startswith(reason) and "0.1 %" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "reasons"),
+    [
+        # Which structure it was decides what cures it.
+        ({"flags": [[1, 0]], "deferred": [[9, 0]]}, ["cure: more `slots`)"]),
+        ({"flags": [[2, 0]], "deferred": [[9, 0]]}, ["cure: a larger `width`, or a shorter tick"]),
+        ({"flags": [[3, 0]], "deferred": [[9, 0]]}, ["cure: more `slots`, or a larger `width`"]),
+        ({"flags": [[4, 0]], "feedback_cut": [[0, 1e6]]}, ["cure: a longer `memory_us`)"]),
+        (
+            {"flags": [[8, 0]], "feedback_cut": [[0, 1e6]]},
+            ["cure: `ack_priority`, a longer `dt_us`"],
+        ),
+        ({"flags": [[16, 0]], "flowlets_kept": [[0, 1e6]]}, ["of flow-ticks on a path kept"]),
+        ({"flags": [[32, 0]], "bytes_spilled": [[9e6, 0]]}, ["cure: a larger `buffer_mib`"]),
+        # At most one in a thousand: flagged, and still a result.
+        ({"flags": [[1, 0]], "deferred": [[1, 0]]}, []),
+        ({"flags": [[4, 0]], "feedback_cut": [[0, 1e3]]}, []),
+        ({"flags": [[32, 0]], "bytes_spilled": [[1e6, 0]]}, []),
+        # Drops that PFC need not have kept from happening are a signal.
+        ({"flags": [[0, 0]], "bytes_dropped": [[9e8, 0]]}, []),
+        # These have no share.
+        ({"flags": [[64, 0]]}, ["a counter passed 2^31 and is wrong in 1 of 2 episodes"]),
+        ({"flags": [[128, 128]]}, ["a parameter was NaN in 2 of 2 episodes (cure: other param"]),
+        ({"flags": [[192, 0]]}, ["a counter passed", "a parameter was NaN in 1 of 2"]),
+    ],
+)
+def test_flags_decide_what_counts_and_name_the_cure(change, reasons):
+    new = {"flags": [[0, 0]], "bytes_spilled": [[0, 0]], "flowlets_kept": [[0, 0]]}
+    columns = {name: np.array(x, float) for name, x in (CLEAN | new | change).items()}
+    found = invalid_reasons(columns)
+    assert len(found) == len(reasons)
+    assert all(part in text for part, text in zip(reasons, found, strict=True)), found
+
+
+def test_a_summary_withholds_j_unless_it_is_allowed():
+    columns = {name: x[None] for name, x in PLAIN.columns.items()}
+    columns["flags"] = np.array([[1.0, 4.0]])
+    counts = summarise("x", columns)
+    assert counts["flags"] == ["slots", "memory"]
+    assert not counts["refused"] and counts["J"]["value"] == pytest.approx(
+        float(np.exp(np.log(PLAIN.J()).mean()))
+    )
+    columns["deferred"] = 0.5 * columns["offered"]
+    refused, allowed = summarise("x", columns), summarise("x", columns, allow_flagged=True)
+    assert refused["refused"] and refused["J"]["value"] is None
+    assert not allowed["refused"] and allowed["J"] == counts["J"]
+    assert refused["invalid"] == allowed["invalid"] and len(refused["invalid"]) == 1
+    assert refused["parts"] == counts["parts"]
+    assert PLAIN.summary()["flags"] == []
 
 
 def test_nothing_offered_is_valid_and_a_drop_of_nothing_is_not():

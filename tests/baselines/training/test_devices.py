@@ -30,7 +30,7 @@ ecn_marl.register("shared-v0", lambda: Scenario(
 app()
 """
 START = ["ippo", "--scenario", "shared-v0", "--steps", "64", "--eval-every", "2", "--envs", "4"]
-START += ["--eval-episodes", "2"]
+START += ["--eval-episodes", "2", "--allow-flagged"]  # eight slots are too few
 START += ["--set", "rollout=4", "--set", "epochs=1", "--set", "minibatches=2", "--set", "hidden=8"]
 SAVE = ["--save-updates", "2"]
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from senders import CONSTANTS, MBPS
 from twins import TWINS
 
+from ecn_marl.sim.feedback import Feedback
 from ecn_marl.sim.transports import Timely, Transport, parse_transport, transports
-from ecn_marl.sim.transports.names import ALIASES, SOURCES
+from ecn_marl.sim.transports.names import ALIASES, RATES, SOURCES, describe
 
 PUBLISHED = {
     # Alizadeh et al., SIGCOMM'10, §3.2, with the first window of RFC 6928.
@@ -94,8 +96,82 @@ def test_second_names_of_the_fluid_model():
     assert found.name == "paper"
 
 
-def test_every_preset_says_where_it_is_from():
-    assert set(SOURCES) == set(transports())
+def test_every_preset_says_where_it_is_from_and_for_which_rate():
+    assert set(SOURCES) == set(RATES) == set(transports())
+    for text, rate in RATES.items():
+        constants = parse_transport(text).default_params()
+        assert all(hasattr(constants, name) for name in rate.scaled)
+    assert describe("dcqcn", "hpcc-run")[:2] == (
+        "dcqcn:ns3-4us",
+        "25 Gb/s; gbps= scales ai and hai",
+    )
+    assert describe("mine", "x") == ("", "not stated", "added by `register_transport`")
+
+
+BY_RATE = {
+    # HPCC's simulator, `simulation/run.py`: AI and HAI, Mb/s, for `--bw`, Gb/s.
+    "dcqcn:hpcc-run": lambda bw: {"ai": 5 * bw / 25, "hai": 50 * bw / 25},
+    "dcqcn:ns3-50us": lambda bw: {"ai": 5 * bw / 25, "hai": 50 * bw / 25},
+    "timely:hpcc": lambda bw: {"ai": 10 * bw / 10, "hai": 50 * bw / 10},
+    "hpcc:hpcc": lambda bw: {"ai": 10 * bw / 25},
+    "hpcc:sigcomm19": lambda bw: {"ai": 10 * bw / 25},
+}
+
+
+@pytest.mark.parametrize("text", BY_RATE)
+@pytest.mark.parametrize("gbps", [10, 25, 50, 100, 400])
+def test_constants_that_the_source_scales_with_the_bandwidth(text, gbps):
+    plain = parse_transport(text).default_params()
+    scaled = parse_transport(f"{text},gbps={gbps}").default_params()
+    expected = {name: x * MBPS for name, x in BY_RATE[text](gbps).items()}
+    for field in fields(plain):
+        value = expected.get(field.name, getattr(plain, field.name))
+        assert getattr(scaled, field.name) == pytest.approx(value, rel=1e-12), field.name
+    if gbps == 25:
+        assert scaled == plain
+
+
+def test_a_constant_that_is_given_is_not_scaled():
+    senders = parse_transport("dcqcn:hpcc-run,gbps=100,ai=3")
+    assert (senders.default_params().ai, senders.default_params().hai) == (3.0, 200 * MBPS)
+    fluid = parse_transport("dcqcn:hpcc-paper,gbps=40,source=mean_field").default_params()
+    assert fluid.ai == pytest.approx(8 * MBPS)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "dcqcn:paper,gbps=100",
+            "gbps = 100.0 .* no such option of paper.*hpcc-run and hpcc-paper",
+        ),
+        ("swift:htsim,gbps=100", "no such option of htsim, whose source does not scale"),
+        ("dcqcn:hpcc-run,gbps=0", "gbps = 0.0 .* a number > 0 .* Gb/s"),
+        ("dcqcn:hpcc-run,gbps=nan", "gbps = nan"),
+    ],
+)
+def test_rates_that_do_not_fit(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse_transport(text)
+
+
+def test_a_flow_recovers_at_the_pace_of_its_link():
+    """After a second flow has left, additive increase: four times as fast at four times the AI."""
+    line, after = jnp.full(1, 12500.0), {}
+    for text in ("dcqcn:hpcc-run", "dcqcn:hpcc-run,gbps=100"):
+        senders = parse_transport(text)
+        constants = senders.default_params()
+        state = senders.start(senders.init(1), constants, jnp.ones(1, bool), line, 12.0)
+        state = replace(
+            state, rate=line / 2, target=line / 2, has_had_cnp=jnp.ones(1, bool),
+            to_increase=jnp.full(1, constants.increase_us), timer_stage=jnp.ones(1, jnp.int32),
+        )  # fmt: skip
+        quiet = Feedback(sent=jnp.zeros(1), cnp=jnp.zeros(1, bool))
+        for _ in range(150):  # one increase of the timer, 300 µs
+            state = senders.update(state, constants, quiet, 2.0)
+        after[text] = float(state.target[0]) - 6250.0
+    assert after["dcqcn:hpcc-run"] == pytest.approx(5 * MBPS)
+    assert after["dcqcn:hpcc-run,gbps=100"] == pytest.approx(20 * MBPS)
 
 
 def test_a_wrong_name_is_told_the_second_ones_too():
