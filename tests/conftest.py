@@ -11,8 +11,8 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from jaxtyping import install_import_hook
+from property_draws import repeat_draws
 from quick_compiling import compile_quickly
 from typechecker import CHECK_LANES
 
@@ -30,14 +30,7 @@ if CHECK_LANES not in os.environ:
     checked.remove("ecn_marl.lanes")
 install_import_hook(checked, "typechecker.check")
 
-settings.register_profile(
-    "suite", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.register_profile("ci", settings.get_profile("suite"), derandomize=True)
-settings.register_profile(  # a failure is enough there; the smallest one takes minutes to find
-    "mutation", settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate]
-)
-settings.load_profile("ci" if os.environ.get("CI") else "suite")
+repeat_draws()
 
 
 @pytest.fixture(scope="session")

@@ -177,7 +177,8 @@ class Totals:
     """Counters since the start; bytes are whole chunks and a rest, so none is lost to rounding.
 
     Attributes:
-        offered: wire bytes of all admitted flows, bytes sent again after a drop included.
+        offered: wire bytes of all admitted flows, and what is left to send gained after drops: the
+            bytes dropped, but for rounding.
         delivered: wire bytes that left their last port.
         dropped: wire bytes dropped (and sent again).
         started: flows admitted.

@@ -2,44 +2,50 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
-import netcases
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from netcases import CHUNKS, RANDOM, imbalance, program, random_params, random_run, start
-
-
-@pytest.fixture(scope="module", autouse=True)
-def double():
-    """The same cases in float64, run beside the other tests of this file."""
-    env = os.environ | {"JAX_ENABLE_X64": "1", "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, netcases.__file__]
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
-        yield run
-        run.kill()
+from netcases import (
+    CHUNKS,
+    DETERMINISTIC,
+    RANDOM,
+    STAR,
+    imbalance,
+    program,
+    random_params,
+    random_run,
+    rounding,
+    simulate,
+    start,
+)
 
 
 @pytest.mark.parametrize("name", RANDOM)
 @given(seed=st.integers(0, 2**31 - 1))
+@example(seed=2147483646)  # constant drops: what five flows had left rounded the same way each time
 @settings(max_examples=30)
 def test_bytes_are_conserved(name, seed):
-    """Offered = delivered + queued + waiting + dropped, and every number is a sane one.
+    """Offered = delivered + queued + waiting + dropped, to rounding in float32 and in float64."""
+    sane(name, random_run(name, seed))
+    with jax.enable_x64(True):
+        closes(random_run(name, seed, quick=True), np.float64)
 
-    A float32 queue of q bytes rounds by up to 6e-8 q in each of the 1000 substeps; that this is all
-    is shown in float64 below.
-    """
-    run = random_run(name, seed)
-    error, offered = imbalance(run.state)
-    queue_sum = run.stats.queue_mean.sum(dtype=float) * RANDOM[name].interval_steps
-    assert abs(error) <= 1e-6 * offered + 1e-8 * queue_sum
+
+def closes(run, real):
+    """No byte is lost but to rounding."""
+    assert run.state.queue.dtype == real
+    queue_sum = run.stats.queue_mean.sum(dtype=float) * run.sim.interval_steps
+    sent = run.stats.tx_bytes.sum(dtype=float)
+    error, _ = imbalance(run.state)
+    assert abs(error) <= rounding(run.sim, run.state, queue_sum, sent)
+
+
+def sane(name, run):
+    """The account closes, and every number is a sane one."""
+    closes(run, np.float32)
     flows = run.state.flows
     for part in (flows.backlog, flows.rest_low, flows.rest_high, run.state.pool, run.state.queue):
         assert (np.asarray(part) >= 0).all()
@@ -109,13 +115,12 @@ def test_a_batch_gives_the_bits_of_single_runs():
         same_bits(jax.tree.map(lambda x, i=i: x[i], (state, stats)), alone)
 
 
-def test_float64_twin(double):
-    """In float64 the balance closes to rounding, and float32 times flows to five digits."""
-    out, errors = double.communicate(timeout=300)
-    assert double.returncode == 0, errors.decode()
-    twin = json.loads(out)
-    assert twin["x64"]
-    assert twin["lost"] < 1e-12
-    single = netcases.simulate(netcases.STAR, netcases.DETERMINISTIC, 20).fct
-    assert np.isfinite(twin["fct"]).all()
-    np.testing.assert_allclose(single[: len(twin["fct"])], twin["fct"], rtol=1e-5)
+def test_float64_twin():
+    """Float32 times flows to five digits."""
+    single = simulate(STAR, DETERMINISTIC, 20)
+    with jax.enable_x64(True):
+        twin = simulate(STAR, DETERMINISTIC, 20)
+        assert twin.state.fct_log.dtype == np.float64
+    n = len(DETERMINISTIC)
+    assert np.isfinite(twin.fct[:n]).all()
+    np.testing.assert_allclose(single.fct[:n], twin.fct[:n], rtol=1e-5)
