@@ -6,6 +6,9 @@ tests. `make fresh` draws others every time (`--hypothesis-profile fresh`).
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.internal.conjecture import providers
 
@@ -30,3 +33,31 @@ def repeat_draws() -> None:
     # Hypothesis also tries constants of every module that happens to be imported by then, so that
     # examples depend on which tests ran before, in the same process. There is no setting for it.
     providers.is_local_module_file = lambda _: False
+
+
+def examples(error: BaseException, given_by_pytest: Iterable[str]) -> list[str]:
+    """The examples that hypothesis says have failed, as decorators to paste above the test.
+
+    Args:
+        error: what the test raised; hypothesis adds notes, `Failing test case: test(...)`.
+        given_by_pytest: arguments that are no part of an example: parameters and fixtures.
+
+    Returns:
+        `@example(...)` of each; none where values are drawn while the test runs, which hypothesis'
+        own `@reproduce_failure` repeats.
+    """
+    calls = re.findall(r"^(?:Failing|Falsifying) [\w ]+: \w+\(\n(.*?)^\)", notes(error), re.M | re.S)
+    names = tuple(f"    {name}=" for name in given_by_pytest)
+    found = []
+    for call in calls:
+        arguments = re.split(r"^(?= {4}\w)", call, flags=re.M)
+        drawn = "".join(a for a in arguments if not a.startswith(names))
+        if drawn and "=data(" not in drawn:
+            found.append(f"@example(\n{drawn})")
+    return found
+
+
+def notes(error: BaseException) -> str:
+    """All notes of an error, and of those in its group."""
+    inner = getattr(error, "exceptions", ())
+    return "\n".join([*getattr(error, "__notes__", ()), *map(notes, inner)])

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from roundoff import U
 
 from ecn_marl.sim import (
     Dcqcn,
@@ -316,6 +317,18 @@ def rounding(sim, state, queue_sum, sent):
     ticks = moving * int(state.step) / sim.tick_steps + int(state.totals.started)
     counters = ticks * CHUNK / 2 + parts["offered"] + parts["delivered"] + parts["dropped"]
     return u * (queues + flows + sums + counters)
+
+
+def class_rounding(sim, queue_sum, sent):
+    """Bytes by which `class_bytes` can miss the bytes that ports sent, float32.
+
+    What a port sends in a tick is a sum of what backlogs grew by, rounded by u of them for each
+    level, and twice a substep as they change. Both totals are sums over an interval.
+    """
+    ticks = sim.interval_steps // sim.tick_steps
+    queues = (2 + (sim.topology.n_levels + 2) / sim.tick_steps) * queue_sum
+    # The parts of all flows are what was sent to 32 u, see `test_service_conserves_bytes`.
+    return U * (queues + (sim.interval_steps + ticks + sim.slots + 32) * sent)
 
 
 DETERMINISTIC = [

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from portcases import INTERVAL, SPINE, SWITCH, network, statistics
+from roundoff import U
 
 from ecn_marl.sim import Simulator
 from ecn_marl.sim.state import PortStats
@@ -95,7 +96,10 @@ def test_thresholds_are_allowed_and_ports_are_alike(name, seed):
         replace(net, port_rate=net.port_rate[order]),
         [jax.tree.map(lambda x: x[order], stats) for stats in history],
     )
-    np.testing.assert_allclose(moved, rows[:, :, order], rtol=1e-6)
+    # Functions of a port may be computed in another lane, to 8 u. The free buffer of a switch is
+    # what a sum of 6 queues leaves of it, from 1.2 % of it upwards: 6 u of all are 500 u of that.
+    near = 512 * U if name == "buffer" else 8 * U
+    np.testing.assert_allclose(moved, rows[:, :, order], rtol=near)
 
 
 @pytest.mark.parametrize(
