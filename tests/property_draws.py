@@ -43,16 +43,18 @@ def examples(error: BaseException, given_by_pytest: Iterable[str]) -> list[str]:
         given_by_pytest: arguments that are no part of an example: parameters and fixtures.
 
     Returns:
-        `@example(...)` of each; none where values are drawn while the test runs, which hypothesis'
-        own `@reproduce_failure` repeats.
+        `@example(...)` of each; none where values are drawn while the test runs or are too long to
+        be printed, which hypothesis' own `@reproduce_failure` repeats.
     """
-    calls = re.findall(r"^(?:Failing|Falsifying) [\w ]+: \w+\(\n(.*?)^\)", notes(error), re.M | re.S)
+    calls = re.findall(
+        r"^(?:Failing|Falsifying) [\w ]+: \w+\(\n(.*?)^\)", notes(error), re.M | re.S
+    )
     names = tuple(f"    {name}=" for name in given_by_pytest)
     found = []
     for call in calls:
         arguments = re.split(r"^(?= {4}\w)", call, flags=re.M)
         drawn = "".join(a for a in arguments if not a.startswith(names))
-        if drawn and "=data(" not in drawn:
+        if drawn and "=data(" not in drawn and "..." not in drawn:
             found.append(f"@example(\n{drawn})")
     return found
 

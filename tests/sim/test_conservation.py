@@ -27,7 +27,8 @@ from roundoff import U
 
 @pytest.mark.parametrize("name", RANDOM)
 @given(seed=st.integers(0, 2**31 - 1))
-@example(seed=2147483646)  # constant drops: what five flows had left rounded the same way each time
+@example(seed=2147483646)  # constant drops: what flows had left to send rounded the same each time
+@example(seed=1376488)
 @settings(max_examples=30)
 def test_bytes_are_conserved(name, seed):
     """Offered = delivered + queued + waiting + dropped, to rounding in float32 and in float64."""

@@ -109,8 +109,9 @@ class Sender:
 @partial(jax.jit, static_argnums=(0, 1))
 def machine(transport, dt, params, cnps, sent):
     """Trajectories of rate, target and alpha, `[T, F]`."""
-    state = transport.init(FLOWS)
-    state = transport.start(state, params, jnp.ones(FLOWS, bool), jnp.asarray(LINES))
+    lines = jnp.asarray(LINES, float)
+    state = transport.init(FLOWS, lines.dtype)
+    state = transport.start(state, params, jnp.ones(FLOWS, bool), lines)
 
     def step(state, now):
         cnp, sent = now
