@@ -9,3 +9,6 @@ U = 2.0**-24
 
 U64 = 2.0**-53
 """Of float64."""
+
+TINY = 2.0**-126
+"""XLA flushes smaller numbers of float32 to 0."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -66,8 +67,11 @@ def run(tmp_path, profile):
     (tmp_path / "conftest.py").write_text((HERE / "conftest.py").read_text())
     (tmp_path / "test_failing.py").write_text(FAILING)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
-    command += ["-o", f"pythonpath={HERE}", "--hypothesis-profile", profile, str(tmp_path)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300).stdout
+    command += ["--hypothesis-profile", profile, str(tmp_path)]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stderr
+    return done.stdout
 
 
 def test_a_failing_example_can_be_pasted(tmp_path):

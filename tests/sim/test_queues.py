@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from roundoff import U
+from roundoff import TINY, U
 
 from ecn_marl.sim import Poisson, Simulator, leaf_spine, scaled_ecn, star
 from ecn_marl.sim.queues import (
@@ -23,9 +23,6 @@ from ecn_marl.sim.queues import (
 from ecn_marl.sim.ways import MAX_MARK
 
 N_PORTS, N_FLOWS = 3, 8
-
-TINY = float(np.finfo(np.float32).tiny)
-"""Smaller numbers are flushed to 0 by XLA."""
 
 
 def floats(low, high, size):
