@@ -21,7 +21,10 @@ EXTRAS = {
     "mkdocstrings": "docs",
     "yaml": "docs",
 }
-"""Modules, and the extra that brings each."""
+"""Modules that tests import if they are there, and the extra that brings each."""
+
+WITHOUT_BRIDGE = {"docs", "notebooks"}
+"""Extras that can be installed beside everything else."""
 
 PROGRAMS = {
     "ffmpeg": "ffmpeg",
@@ -45,9 +48,11 @@ def line(reasons: Iterable[str]) -> str:
         module = re.search(r"could not import '(\w+)|extra (\w+) is not installed", reason)
         name = module and (EXTRAS.get(module[1]) or module[2])
         program = next((p for p in PROGRAMS if re.search(rf"\b{p}\b", reason)), None)
-        if any(text in reason for text in ELSEWHERE):
+        if reason.removeprefix("Skipped: ") in ELSEWHERE:
             continue
-        if name:
+        if name in WITHOUT_BRIDGE:
+            programs[f"the extra {name}"] += 1
+        elif name:
             extras[name] += 1
         elif program:
             programs[PROGRAMS[program]] += 1
@@ -59,7 +64,7 @@ def line(reasons: Iterable[str]) -> str:
     if extras:
         parts.append(f"run `make bridges` for the extras {_listed(extras)}")
     if others:
-        parts.append(f"elsewhere: {_listed(others)}")
+        parts.append(f"see why: {_listed(others)}")
     return "To run the skipped tests: " + "; ".join(parts) if parts else ""
 
 
