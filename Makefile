@@ -9,10 +9,14 @@ STAMP := $(VENV)/.installed
 VERSIONS ?= lowest
 EXTRAS ?= supersuit sb3 torchrl benchmarl jaxmarl rllib wandb
 
-.PHONY: run test validate robustness coverage mutation lint format wheel-test sbom docs first-hour notebooks bridges versions clean
+.PHONY: run about-run test validate fresh robustness coverage mutation lint format wheel-test sbom docs first-hour notebooks bridges versions clean
 
-run: $(STAMP)  ## train IPPO, evaluate it beside the static settings, print the table, draw the plots
+run: about-run $(STAMP)  ## train IPPO, evaluate it beside the static settings, print the table, draw the plots
 	$(BIN)/ecn-marl train ippo --out $(RUN) --evaluate --overwrite
+
+about-run:
+	@echo "make run: installs everything into $(VENV) if that is not done yet, trains IPPO for 300,000 steps, evaluates it beside"
+	@echo "static settings, prints the table and draws plots into $(RUN): 3 to 8 minutes, 2 to 4 once installed."
 
 test: lint  ## linters, types and the whole suite, in WORKERS processes
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -32,7 +36,10 @@ format: $(STAMP)
 wheel-test: $(STAMP)  ## the built wheel, outside the checkout: its files, imports, and what users meet first
 	PYTHON="$(BIN)/python" WORKERS="$(WORKERS)" sh .ci/wheel-test
 
-robustness: $(STAMP)  ## cases that try to break it, for 30 minutes; the counts go into docs/reliability.md
+fresh: $(STAMP)  ## property tests with fresh examples (minutes); what fails is printed to be pasted as @example
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m hypothesis --hypothesis-profile fresh
+
+robustness: fresh  ## that, and cases that try to break it, for 30 minutes; the counts go into docs/reliability.md
 	$(BIN)/python tests/robustness/campaign.py --out tests/robustness/counts.json
 	$(BIN)/python docs/tables.py
 
@@ -63,10 +70,8 @@ versions:  ## tests with other versions of the dependencies: lowest, or a versio
 	@set -e; for versions in $(VERSIONS); do echo "versions $$versions"; PYTHON="$(PYTHON)" .ci/versions $$versions; done
 
 $(STAMP): pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
-	touch $@
+	@PYTHON="$(PYTHON)" .ci/install $(VENV)
+	@touch $@
 
 clean:  ## everything that can be made again; never runs/
 	rm -rf $(VENV) build dist .hypothesis .pytest_cache .ruff_cache .mypy_cache

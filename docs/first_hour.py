@@ -136,7 +136,7 @@ def run_steps() -> list[Measured]:
         build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT)]
         subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
         # A new user has none of these, and JAX_… may name a compilation cache.
-        removed = ("PYTHONPATH", "VIRTUAL_ENV", "XLA_FLAGS", "CI")
+        removed = ("PYTHONPATH", "VIRTUAL_ENV", "XLA_FLAGS")
         users = {k: v for k, v in os.environ.items() if k not in removed and k[:4] != "JAX_"}
         # As if the virtual environment were activated: every command has a shell of its own.
         active = users | {"PATH": f"{folder / '.venv' / 'bin'}:{users['PATH']}"}

@@ -1,19 +1,20 @@
-"""Settings of the whole suite: shapes are checked at run time, hypothesis is repeatable."""
+"""Settings of the whole suite: shapes are checked at run time, property tests are repeatable."""
 
 from __future__ import annotations
 
 import gc
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from jaxtyping import install_import_hook
+from property_draws import examples, repeat_draws
 from quick_compiling import compile_quickly
+from skipped import line
 from typechecker import CHECK_LANES
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -30,14 +31,7 @@ if CHECK_LANES not in os.environ:
     checked.remove("ecn_marl.lanes")
 install_import_hook(checked, "typechecker.check")
 
-settings.register_profile(
-    "suite", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.register_profile("ci", settings.get_profile("suite"), derandomize=True)
-settings.register_profile(  # a failure is enough there; the smallest one takes minutes to find
-    "mutation", settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate]
-)
-settings.load_profile("ci" if os.environ.get("CI") else "suite")
+repeat_draws()
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +48,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with many slow tests come first, so that no process waits for the last of them."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Failing examples of a property test stand below it, to be pasted above it."""
+    report = yield
+    if call.excinfo is not None:
+        found = examples(call.excinfo.value, getattr(item, "fixturenames", ()))
+        if found:
+            report.sections.append(("to keep: paste above the test", "\n".join(found)))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says what to install to run what was skipped."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    text = line(report.longrepr[2] for report in skipped)
+    if text:
+        terminalreporter.write_line(text)
 
 
 WITH_ALL_PASSES = {"lanes", "validation", "sim/test_conservation.py", "baselines/test_adpg.py"}

@@ -333,7 +333,7 @@ class Simulator(SimConfig):
             sent=sums.sent + express * self.tick_us,
             paused=sums.paused + pfc.paused_ports(self, state) * self.tick_us,
         )
-        no_bytes = jnp.zeros((2,), state.queue.dtype)
+        no_bytes = jnp.zeros((3,), state.queue.dtype)
 
         def step(carry: PyTree, _: None) -> tuple[PyTree, None]:
             return self._substep(carry[0], carry[1], carry[2], tick), None
@@ -357,7 +357,8 @@ class Simulator(SimConfig):
     ) -> tuple[SimState, PortSums]:
         """Complete flows, free their slots, and count the bytes that the tick delivered.
 
-        `slotless` is bytes of released flows that left, and bytes dropped, see `substep`.
+        `slotless` is bytes of released flows that left, bytes dropped, and bytes to be sent again,
+        see `substep`.
         """
         net = params.net
         before, totals = state.flows, state.totals
@@ -383,7 +384,7 @@ class Simulator(SimConfig):
             totals,
             delivered=exact_add(*totals.delivered, delivered, CHUNK),
             dropped=exact_add(*totals.dropped, slotless[1], CHUNK),
-            offered=exact_add(*totals.offered, slotless[1], CHUNK),
+            offered=exact_add(*totals.offered, slotless[2], CHUNK),
             flow_ticks=exact_add(
                 *totals.flow_ticks, tick.busy.sum().astype(flows.tail.dtype), CHUNK
             ),
@@ -417,11 +418,12 @@ class Simulator(SimConfig):
             moved = reroute(state.flows, *args)
         else:
             moved = reroute_ways(state.flows, *args, self.n_ways_back)
-        totals, lost = state.totals, moved.lost.sum()
+        totals, old, new = state.totals, state.flows, moved.flows
+        again = (new.rest_high - old.rest_high) * CHUNK + (new.rest_low - old.rest_low)
         totals = replace(
             totals,
-            dropped=exact_add(*totals.dropped, lost, CHUNK),
-            offered=exact_add(*totals.offered, lost, CHUNK),
+            dropped=exact_add(*totals.dropped, moved.lost.sum(), CHUNK),
+            offered=exact_add(*totals.offered, again.sum(), CHUNK),
             delivered=exact_add(*totals.delivered, moved.passed, CHUNK),
         )
         echo = fb.lose(state.echo, moved.lost, net.packet_bytes)

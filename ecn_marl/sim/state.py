@@ -180,7 +180,8 @@ class Totals:
     `tickets.TIME_UNIT`, sums of slowdowns of `sizes.SLOWDOWN_UNIT`.
 
     Attributes:
-        offered: wire bytes of all admitted flows, bytes sent again after a drop included.
+        offered: wire bytes of all admitted flows, and what is left to send gained after drops: the
+            bytes dropped, but for rounding.
         delivered: wire bytes that left their last port.
         dropped: wire bytes dropped (and sent again).
         spilled: of these, those of ticks in which full buffers dropped bytes that PFC protects; a

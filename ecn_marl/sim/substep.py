@@ -19,7 +19,7 @@ from ecn_marl.sim.tick import Tick
 
 
 def substep(
-    cfg: SimConfig, state: SimState, sums: PortSums, slotless: Float[Array, "2"], tick: Tick
+    cfg: SimConfig, state: SimState, sums: PortSums, slotless: Float[Array, "3"], tick: Tick
 ) -> tuple[SimState, PortSums, Array]:
     """Move senders and queues by `cfg.dt_us`.
 
@@ -27,7 +27,8 @@ def substep(
         cfg: shapes, clocks and senders.
         state: state at the start of the substep.
         sums: statistics of the ports.
-        slotless: bytes of released flows that left, and bytes dropped, since the tick began.
+        slotless: bytes of released flows that left, bytes dropped, and bytes to be sent again for
+            them, since the tick began.
         tick: what is constant within the tick.
 
     Returns:
@@ -42,6 +43,8 @@ def substep(
     flows, moved = hops.forward(cfg, state, sent, tick.ports, tick.busy)
     if flows.gaps is not None:
         flows, moved = recovery.discard(flows, moved, tick.line.back_wait, tick.line.packet, dt)
+    # What the rests have gained: the bytes dropped, but for the rounding of the rests.
+    again = slots.in_use(flows.rest_low - sent.flows.rest_low, tick.busy)
     observed = feedback.Observed(
         flows=flows,
         give=sent.give,
@@ -82,7 +85,7 @@ def substep(
         # A single class is served at the rate of its link: nothing to carry through the loop.
         pace=None if cfg.n_classes == 1 else moved.pace,
     )
-    slotless = slotless + jnp.stack([moved.released, moved.dropped.sum()])
+    slotless = slotless + jnp.stack([moved.released, moved.dropped.sum(), again.sum()])
     return state, stats.add(cfg, sums, moved), slotless
 
 

@@ -154,7 +154,7 @@ def substep_program(env: EcnEnv, envs: int, warm: int = 50) -> tuple[Compiled, P
     net = jax.tree.map(jnp.asarray, params.sim)
     tick, state = jax.jit(jax.vmap(lambda s: prepare(sim, s, net, ecn)))(state)
     sums = jax.vmap(lambda s: stats.empty_sums(sim, s, net))(state)
-    arguments = (state, sums, jnp.zeros((envs, 2), jnp.float32))
+    arguments = (state, sums, jnp.zeros((envs, 3), jnp.float32))
     jitted = jax.jit(jax.vmap(sim._substep), donate_argnums=(0, 1, 2))
     return compiled(jitted, *arguments, tick), arguments, tick
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+from contextlib import chdir
+from functools import cache
 from pathlib import Path
 
 import code_blocks
@@ -45,8 +48,23 @@ def as_before():
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("own")
+def recipe(tmp_path_factory):
+    """Runs a recipe by name, once, in a folder of all; returns the folder."""
+    folder = tmp_path_factory.mktemp("own")
+
+    @cache
+    def ran(name):
+        text, commands = RECIPES[name]
+        (folder / name).write_text(text)
+        with chdir(folder):
+            for command in commands:
+                words = shlex.split(command)
+                assert words[0] == "ecn-marl"
+                result = run(*words[1:])
+                assert result.exit_code == 0, f"{command}\n{result.output}"
+        return folder
+
+    return ran
 
 
 def test_there_are_five_and_they_are_short():
@@ -57,18 +75,12 @@ def test_there_are_five_and_they_are_short():
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_runs(name, folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    text, commands = RECIPES[name]
-    (folder / name).write_text(text)
-    for command in commands:
-        words = shlex.split(command)
-        assert words[0] == "ecn-marl"
-        result = run(*words[1:])
-        assert result.exit_code == 0, f"{command}\n{result.output}"
+def test_a_recipe_runs(name, recipe):
+    recipe(name)
 
 
-def test_what_the_commands_left(folder):
+def test_what_the_commands_left(recipe):
+    folder = recipe("linear.py")
     rows = (folder / "runs" / "linear" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["steps"] for row in rows] == [16, 32, 48]
     assert ecn_marl.load_policy(folder / "linear.npz").features[0] == "queue"
@@ -84,17 +96,20 @@ assert result.exit_code == 0, result.output
 """
 
 
-def test_another_process_imports_what_a_run_needs(folder):
+def test_another_process_imports_what_a_run_needs(recipe):
+    folder = recipe("linear.py")
     subprocess.run([sys.executable, "-c", ANOTHER], cwd=folder, check=True, timeout=600)
     assert ecn_marl.load_policy(folder / "again.npz").header["algorithm"] == "linear"
 
 
-def test_where_a_lost_file_was_is_said_in_one_line(folder, monkeypatch):
+def test_where_a_lost_file_was_is_said_in_one_line(recipe, tmp_path, monkeypatch):
     """As in a process that never saw it; `--import` then says where it is."""
-    config = folder / "runs" / "linear" / "config.json"
+    folder = recipe("linear.py")
+    shutil.copytree(folder / "runs" / "linear", tmp_path / "linear")
+    config = tmp_path / "linear" / "config.json"
     config.write_text(config.read_text().replace("linear.py", "lost.py"))
     monkeypatch.setattr(_registry.REGISTRIES["algorithm"], "registered", {})
-    command = ("export", folder / "runs" / "linear", "--out", folder / "third.npz")
+    command = ("export", tmp_path / "linear", "--out", tmp_path / "third.npz")
     assert re.search(r"needs algorithm linear, which .*/lost.py registered \(.*", failure(*command))
-    (folder / "moved.py").write_text((folder / "linear.py").read_text())
-    assert run(*command, "--import", folder / "moved.py").exit_code == 0
+    (tmp_path / "moved.py").write_text((folder / "linear.py").read_text())
+    assert run(*command, "--import", tmp_path / "moved.py").exit_code == 0

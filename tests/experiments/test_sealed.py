@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -125,6 +126,8 @@ def git(folder, *args):
 @pytest.fixture
 def tree(tmp_path):
     """A checkout with one file."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
     git(tmp_path, "init", "-q")
     (tmp_path / "code.py").write_text("x = 1\n")
     git(tmp_path, "add", ".")

@@ -17,7 +17,7 @@ CHECKED = (
     "test_types.py::test_another_type_is_refused",
     "test_operations.py",
     "test_products.py",
-    "test_gpu_form.py::test_a_whole_step_assembles",
+    "test_gpu_form.py::test_a_whole_step_is_one_kernel_without_generic_pointers",
 )
 """What is run with checks: every operation, products, a whole environment."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from roundoff import U
 
 from ecn_marl.sim.tickets import Finished
 
@@ -83,4 +84,12 @@ def drive(source, params, ticks, times, room=1000, seed=0, begin=lambda state: s
 
 def after(end: float, delay: float) -> float:
     """Start of a flow `delay` after the end of another: at the end of that tick at the earliest."""
-    return max(end + delay, np.ceil(end / TICK - 1e-6) * TICK)
+    return max(end + delay, np.ceil(end / TICK) * TICK)
+
+
+def near(delay: float) -> float:
+    """Largest difference between a start and `after`, µs.
+
+    A delay is counted down tick by tick in float32, each time rounded by u of it.
+    """
+    return (delay / TICK + 4) * (delay + 2 * TICK) * U

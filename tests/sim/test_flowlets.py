@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from netcases import OFF, SPINE, Run, flow_list, imbalance, network, simulate, start, wire
 from packet_paths import ACK, PACKET, Message, send
+from roundoff import U
 
 import ecn_marl
 from ecn_marl.sim import (
@@ -126,9 +127,12 @@ def test_a_link_that_fails():
     assert 0 < run.dropped() < 40 * PACKET
 
 
-@given(st.lists(st.sampled_from([0.0, 0.0, 50.0, 400.0, 1047.9, 2500.0]), max_size=60))
+@given(st.lists(st.sampled_from([0.0, 0.0, 50.0, 400.0, 1047.875, 2500.0]), max_size=60))
 def test_when_a_packet_was_sent(gives):
-    """Against a list of packets: the time since the last was complete, what the next one has."""
+    """Against a list of packets: the time since the last was complete, what the next one has.
+
+    All numbers are eighths, which float32 adds exactly.
+    """
     dt, total, last = 2.0, 0.0, 0.0
     state = flowlets.empty(1, jnp.float32)
     for step, give in enumerate(gives, 1):
@@ -136,11 +140,11 @@ def test_when_a_packet_was_sent(gives):
         if (total + give) // 1048.0 > total // 1048.0:
             last = step * dt
         total += give
-        np.testing.assert_allclose(state.since, step * dt - last)
-        np.testing.assert_allclose(state.part, total % 1048.0, atol=0.02)
+        np.testing.assert_array_equal(state.since, step * dt - last)
+        np.testing.assert_array_equal(state.part, total % 1048.0)
     quiet = next((i for i, give in enumerate(reversed(gives)) if give > 0), None)
     left = 0.0 if quiet is None else max(9.0 - dt * quiet, 0.0)
-    np.testing.assert_allclose(state.through, left)
+    np.testing.assert_array_equal(state.through, left)
 
 
 def test_without_pauses_nothing_is_drawn():
@@ -200,7 +204,8 @@ def test_bytes_stay_in_their_queues(backlog, since, stage, seed):
         bytes_before, bytes_after = (by_queue(sim, f, flow) for f in (jax.device_get(flows), after))
         moved = sum(abs(bytes_after.get(q, 0.0) - b) for q, b in bytes_before.items())
         assert moved <= 2 * flowlets.EMPTY, "less than `EMPTY` bytes"
-        assert sum(bytes_after.values()) == pytest.approx(sum(bytes_before.values()), rel=1e-6)
+        # Float32 adds what was left on the older path to up to three backlogs.
+        assert sum(bytes_after.values()) == pytest.approx(sum(bytes_before.values()), rel=U)
         turned = (after.hop[0::2, flow] != hop[0::2, flow]).any()
         left = turned and first[flow] >= flowlets.EMPTY
         assert after.flowlets.behind[flow] == (77.0 if left else 0.0)

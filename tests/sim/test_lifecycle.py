@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from netcases import alone_us, ideal_us, wire
+from roundoff import U
 
 from ecn_marl.sim import Poisson, Simulator, leaf_spine
 from ecn_marl.sim.lifecycle import SLOWDOWN_TOP, slowdown_bin
@@ -105,7 +106,8 @@ def test_quantiles_of_a_histogram_are_right_to_a_bin(slowdowns, q, bins):
     got = histogram_quantile(np.bincount(cells, minlength=bins), q)
     rank = max(math.ceil(q * len(slowdowns) - 1e-9), 1) - 1
     want = sorted(slowdowns)[rank]
-    width = SLOWDOWN_TOP ** (1 / bins) * 1.001
+    # A logarithm of at most 9.2, to 4 u of itself, may be on the other side of an edge.
+    width = SLOWDOWN_TOP ** (1 / bins) * (1 + 40 * U)
     assert want / width <= got <= want * width
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from netcases import CHUNKS, OFF, ROWS, flow_list, imbalance, program, with_net
+from netcases import CHUNKS, OFF, ROWS, flow_list, imbalance, program, rounding, with_net
+from roundoff import U
 
 from ecn_marl.sim import (
     Dcqcn,
@@ -64,11 +65,19 @@ def prepared(name, rows, ecn=OFF, rate=LINE, seed=0):
 
 
 def go(name, state, params, ecn, intervals=CHUNKS):
-    """Run on; the state and the last statistics."""
-    stats = None
+    """Run on; the state, and the statistics of all intervals."""
+    parts = []
     for _ in range(math.ceil(intervals / CHUNKS)):
         state, stats = program(simulator(name), quick=True)(state, params, ecn)
-    return state, stats
+        parts.append(stats)
+    return state, jax.tree.map(lambda *x: np.concatenate(x), *parts)
+
+
+def closes(sim, state, stats):
+    """No byte is lost but to rounding."""
+    queue_sum = stats.queue_mean.sum(dtype=float) * sim.interval_steps
+    error, _ = imbalance(state)
+    assert abs(error) <= rounding(sim, state, queue_sum, stats.tx_bytes.sum(dtype=float))
 
 
 def times(state):
@@ -115,10 +124,10 @@ def check_numbers(state, stats):
     busy = (np.asarray(flows.stage) > 0) & (np.asarray(flows.stage) < DONE)
     for field in ("rate", "target"):
         if hasattr(senders, field):
-            assert (np.asarray(getattr(senders, field))[busy] <= LINE * (1 + 1e-6)).all()
+            assert (np.asarray(getattr(senders, field))[busy] <= LINE).all()
             assert (np.asarray(getattr(senders, field))[busy] > 0).all()
     if hasattr(senders, "alpha"):
-        assert (np.asarray(senders.alpha) <= 1 + 1e-6).all()
+        assert (np.asarray(senders.alpha) <= 1 + 4 * U).all()  # a mean of 1 and less
 
 
 @pytest.mark.parametrize("name", SENDERS)
@@ -132,9 +141,7 @@ def test_numbers_stay_sane(name, flows, setting, buffer):
     params = with_net(params, buffer=buffer)
     state, stats = go(name, state, params, ecn, 20)
     check_numbers(state, stats)
-    error, offered = imbalance(state)
-    queue_sum = np.asarray(stats.queue_mean).sum(dtype=float) * 200
-    assert abs(error) <= 1e-6 * offered + 1e-8 * queue_sum
+    closes(simulator(name), state, stats)
 
 
 # --- no host is special ---------------------------------------------------------------------------
@@ -276,26 +283,25 @@ def random_run(seed, fail):
     kmin = rng.uniform(1e3, 1e5, (RANDOM.topology.n_ports, 2)).astype(np.float32)
     ecn = Ecn(kmin, kmin * 2, np.full_like(kmin, 0.5))
     state = RANDOM.init(jax.random.key(seed), params)
-    sums = []
+    parts = []
     for _ in range(2):
         state, stats = program(RANDOM, quick=True)(state, params, ecn)
-        sums.append(np.asarray(stats.queue_mean).sum(dtype=float) * RANDOM.interval_steps)
-    return state, params, ecn, stats, sum(sums)
+        parts.append(stats)
+    return state, params, ecn, jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
 
 @given(seed=st.integers(0, 2**31 - 1), fail=st.booleans())
 @settings(max_examples=20)
 def test_bytes_are_conserved_over_classes_drops_and_failures(seed, fail):
-    """Offered = delivered + queued + waiting + dropped; tolerance as in test_conservation."""
-    state, _, _, stats, queue_sum = random_run(seed, fail)
-    error, offered = imbalance(state)
-    assert abs(error) <= 1e-6 * offered + 1e-8 * queue_sum
+    """Offered = delivered + queued + waiting + dropped, to rounding."""
+    state, _, _, stats = random_run(seed, fail)
+    closes(RANDOM, state, stats)
     flows = state.flows
     for part in (flows.backlog, flows.rest_low, flows.rest_high, state.pool, state.queue):
         assert (np.asarray(part) >= 0).all()
-    np.testing.assert_allclose(
-        np.asarray(stats.class_tx_bytes).sum(-1), stats.tx_bytes, rtol=1e-5, atol=1e-2
-    )
+    # Both are sums over all substeps.
+    by_class, near = stats.class_tx_bytes.sum(-1, dtype=float), 2 * RANDOM.interval_steps * U
+    np.testing.assert_allclose(by_class, stats.tx_bytes, rtol=near)
     for leaf in jax.tree.leaves(flows.transport):
         assert leaf.dtype != np.float32 or not np.isnan(leaf).any()
 
@@ -310,7 +316,7 @@ def test_the_random_networks_lose_and_pause():
 def test_delivered_bytes_are_not_dropped_again():
     """Fluid that a delivered flow has left behind passes full queues: it is not sent again."""
     for seed in range(20):
-        state, params, ecn, _, _ = random_run(seed, False)
+        state, params, ecn, _ = random_run(seed, False)
         flows, kind = state.flows, np.asarray(state.flows.kind)
         behind = np.asarray(flows.backlog)[:-1].sum(0) * (kind == 1)
         if behind.sum() > 20_000:

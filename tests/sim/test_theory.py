@@ -165,14 +165,18 @@ def test_dcqcn_fixed_point_tends_to_the_cube_root_formula(n, capacity, shrink):
     rate, ai = point.rate / 1000, k.ai / 1000
     per_packet = 1000 / k.byte_counter + 1 / (k.increase_us * rate)
     formula = (ai * per_packet**2 / (k.alpha_us * rate**2)) ** (1 / 3)
-    # The next order is p times the packets per event, F of them for c and e.
+    # The next order is p times the packets per event, F of them for c and e; twice that is room for
+    # the orders after it, as no factor has a coefficient above 1.
     off = formula * ((k.recovery_steps + 1) / per_packet + k.decrease_us * rate)
     assert point.mark == pytest.approx(formula, rel=2 * off + 1e-9)
 
 
 @given(st.integers(2, 16), st.floats(0.1, 10))
 def test_dcqcn_fixed_point_counts_in_packets(n, scale):
-    """Packets of another size, and constants in bytes scaled likewise: the same probability."""
+    """Packets of another size, and constants in bytes scaled likewise: the same probability.
+
+    To the tolerance of the solver.
+    """
     point = theory.dcqcn_fixed_point(LINE, n, 5e3, 200e3, 1.0, PAPER)
     k = preset("paper", byte_counter=PAPER.byte_counter * scale, ai=PAPER.ai * scale)
     scaled = theory.dcqcn_fixed_point(LINE * scale, n, 5e3, 200e3, 1.0, k, 1000.0 * scale)
@@ -209,7 +213,7 @@ def test_more_senders_never_lower_the_dcqcn_queue_unless_cuts_saturate(values, c
     cuts, averages = k.decrease_us * loss, k.alpha_us * loss
     slope = sum(w * x * math.exp(-x) / -math.expm1(-x) for w, x in ((2, cuts), (1, averages)))
     if math.isinf(k.byte_counter) or slope >= 1:
-        assert many.mark >= few.mark * (1 - 1e-9)
+        assert many.mark >= few.mark * (1 - 1e-9)  # the tolerance of the solver
 
 
 def test_with_a_small_byte_counter_more_senders_can_lower_the_queue():
@@ -378,6 +382,7 @@ def test_dctcp_sawtooth_tends_to_the_papers_formulas(capacity, rtt, k, n):
     assert tooth.q_max == pytest.approx(k + 1000 * n)
     assert 0 <= tooth.q_min <= tooth.q_max
     if window > 10:
+        # The next order is alpha / 8 of each, and a round of about sqrt(W / 2): below 1 / sqrt(W).
         off = 1 / math.sqrt(window)
         assert tooth.amplitude / 1000 == pytest.approx(n * math.sqrt(window / 2), rel=off)
         assert tooth.rounds == pytest.approx(math.sqrt(window / 2), rel=off)

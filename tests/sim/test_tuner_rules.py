@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from portcases import IDLE, INTERVAL, LINE, ONE, SPINE, SWITCH, statistics
+from roundoff import U
 
 from ecn_marl.sim import Simulator
 from ecn_marl.sim.queues import mark_probability
@@ -143,7 +144,7 @@ def test_buffer_coupled_shrinks_where_another_port_fills_the_buffer(queues, port
     def kmax(queue):
         stats = replace(statistics(14), queue=jnp.asarray(queue, jnp.float32))
         ecn = tuner.update(tuner.init(net), stats, net, INTERVAL)[1]
-        np.testing.assert_allclose(ecn.kmin, np.asarray(ecn.kmax) / 4, rtol=1e-6)
+        np.testing.assert_array_equal(ecn.kmin, np.asarray(ecn.kmax) / 4)
         return np.asarray(ecn.kmax, np.float64)
 
     before, lowered = kmax(queues), kmax(after)
@@ -152,7 +153,8 @@ def test_buffer_coupled_shrinks_where_another_port_fills_the_buffer(queues, port
     np.testing.assert_array_equal(lowered[~same], before[~same])
     used = np.bincount(SWITCH, after)[SWITCH]
     want = rate * np.maximum(0.0125 * np.maximum(32 * MIB - used, 0), 5e3)
-    np.testing.assert_allclose(lowered, want, rtol=1e-5)
+    # Less than the free buffer is used, so the difference is as exact as its sum of 5 queues.
+    np.testing.assert_allclose(lowered, want, rtol=16 * U)
 
 
 def test_buffer_coupled_has_a_floor():
@@ -194,4 +196,5 @@ def test_queue_driven_falls_with_level_and_growth(queue, former, added):
     assert k(former, queue + added) <= k(former, queue)
     assert k(former + added, queue) >= k(former, queue)
     level, last = (min(q / 20e3 - 1, 1) for q in (queue, former))
-    assert k(former, queue) == pytest.approx(20 * math.exp(-0.1 * (2 * level - last)), rel=1e-4)
+    # Levels of at most 1 and a gain of 0.1: mostly the roundings of exp and of k.
+    assert k(former, queue) == pytest.approx(20 * math.exp(-0.1 * (2 * level - last)), rel=16 * U)

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from portcases import INTERVAL, SPINE, SWITCH, network, statistics
+from roundoff import U
 
 from ecn_marl.sim import Simulator
 from ecn_marl.sim.state import PortStats
@@ -80,6 +81,7 @@ def assert_allowed(rows):
 
 @pytest.mark.parametrize("name", TUNERS)
 @given(seed=st.integers(0, 2**32 - 1))
+@example(seed=1558895)  # a full buffer: another order of the queues is another rounding
 def test_thresholds_are_allowed_and_ports_are_alike(name, seed):
     """Any statistics give allowed thresholds; permuting the ports permutes them."""
     rng = np.random.default_rng(seed)
@@ -95,7 +97,10 @@ def test_thresholds_are_allowed_and_ports_are_alike(name, seed):
         replace(net, port_rate=net.port_rate[order]),
         [jax.tree.map(lambda x: x[order], stats) for stats in history],
     )
-    np.testing.assert_allclose(moved, rows[:, :, order], rtol=1e-6)
+    # Functions of a port may be computed in another lane, to 8 u. The free buffer of a switch is
+    # what a sum of 6 queues leaves of it, from 1.2 % of it upwards: 6 u of all are 500 u of that.
+    near = 512 * U if name == "buffer" else 8 * U
+    np.testing.assert_allclose(moved, rows[:, :, order], rtol=near)
 
 
 @pytest.mark.parametrize(
