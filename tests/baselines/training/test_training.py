@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from commands import TINY
+from ecn_marl.baselines.evaluation.scoring import Scores
 from jax.extend.core import jaxprs_in_params
 from scipy import stats
 from toy import ToyEnv, ToyParams
@@ -23,7 +24,6 @@ from ecn_marl.baselines.evaluation.episodes import (
     evaluate,
     evaluation_keys,
 )
-from ecn_marl.baselines.evaluation.scoring import Scores
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.training.checkpoint import Checkpoints, read_config
 from ecn_marl.baselines.training.logs import scalars
