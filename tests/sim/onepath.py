@@ -45,13 +45,15 @@ class Runner:
             pfc=False,
             buffer_mib=1e4,
         )
+        fill = {"src": [0], "dst": [1], "size_B": [1], "start_ns": [0.0]}
+        first = schedule({name: np.array(x) for name, x in fill.items()}, dt_us)
+        self.params = self.sim.default_params(traffic=(first,))
         self._run = jax.jit(self._to_the_end)
 
     def _to_the_end(self, flows, port_rate, nic_rate, n):
         """Completion times of the first `n` flows, µs, and the paths of all."""
-        params = self.sim.default_params(traffic=(flows,))
-        net = replace(params.net, port_rate=port_rate, nic_rate=nic_rate)
-        params = replace(params, net=net)
+        net = replace(self.params.net, port_rate=port_rate, nic_rate=nic_rate)
+        params = replace(self.params, traffic=(flows,), net=net)
         ports = jnp.ones((self.topology.n_ports,))
         deep = Ecn(1e9 * ports, 2e9 * ports, 0.01 * ports)
         state = self.sim.init(jax.random.key(0), params)

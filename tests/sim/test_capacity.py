@@ -16,11 +16,11 @@ from ecn_marl.sim.sizes import HEADER, PAYLOAD
 
 PROGRAMS = {
     "star, 2 µs": ("star", "dcqcn:hpcc-paper", 2.0),
-    "star, HPCC": ("star", "hpcc", 1.0),
+    "star, HPCC": ("star", "hpcc:hpcc", 1.0),
     "leaf-spine, 2 µs": ("leaf-spine", "dcqcn:hpcc-run", 2.0),
     "leaf-spine, 5 µs": ("leaf-spine", "dcqcn:hpcc-paper", 5.0),
-    "leaf-spine, flowlets": ("leaf-spine", "timely", 1.0, "flowlet"),
-    "fat-tree, windows": ("fat-tree", "dctcp", 2.0),
+    "leaf-spine, flowlets": ("leaf-spine", "timely:hpcc", 1.0, "flowlet"),
+    "fat-tree, windows": ("fat-tree", "dctcp:sigcomm10", 2.0),
     "fat-tree, sprayed": ("fat-tree", "dcqcn:hpcc-paper", 2.0, "spray"),
 }
 
@@ -80,8 +80,8 @@ def test_the_check_finds_the_set_that_is_ahead():
     end = begin + 4.0 + np.array([wire, wire, 2 * wire]) / link
     end[2] -= 0.05
     net = star(4, gbps=100.0)
-    port = [i for i, p in enumerate(net.ports) if p.peer == "host0"][0]
-    to_others = [i for i, p in enumerate(net.ports) if p.peer == "host1"][0]
+    port = next(i for i, p in enumerate(net.ports) if p.peer == "host0")
+    to_others = next(i for i, p in enumerate(net.ports) if p.peer == "host1")
     flows = Crossings(
         src=np.array([1, 2, 3]),
         dst=np.zeros(3, int),
