@@ -199,7 +199,8 @@ def water_level(
         columns = jnp.stack([jnp.where(limited, 0.0, demand), limited.astype(demand.dtype)], -1)
         satisfied, n_limited = segment_sum(columns, src, n).T
         if i == 0 and fresh is not None:
-            others = jnp.maximum(satisfied + n_limited * level - fresh.demand, 0.0)
+            used = satisfied + n_limited * jnp.minimum(level, capacity)
+            others = jnp.maximum(used - fresh.demand, 0.0)
             capacity = capacity - jnp.maximum(capacity - others, 0.0) * fresh.idle
         # At a level far too high, flows below it may demand more than the capacity: restart at 0.
         settled = jnp.where(satisfied <= capacity, capacity, 0.0)

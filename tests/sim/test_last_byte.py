@@ -16,14 +16,12 @@ import pytest
 from ecn_marl import lanes
 from ecn_marl.sim import (
     Ecn,
-    Poisson,
     Schedule,
     Simulator,
     Topology,
     fat_tree,
     leaf_spine,
     schedule,
-    star,
 )
 from ecn_marl.sim.sizes import HEADER, PAYLOAD
 from ecn_marl.sim.topology import GBPS
@@ -112,10 +110,3 @@ def test_the_last_of_a_burst_ends_when_the_link_has_carried_all(ends, name):
     link = SENDERS * wire(size) / RATE
     late = by_network[name][:, -1] - link - ROUND_TRIP[name]
     assert (late[jitter == 0.0] < 3 * DT).all()
-
-
-def test_with_one_level_last_bytes_are_not_tracked():
-    for net, followed in ((star(3), False), (leaf_spine(2, 2, 1), True)):
-        sim = Simulator(net, (Poisson(load=0.1),), parse_transport("dcqcn:hpcc-paper"))
-        state = sim.init(jax.random.key(0), sim.default_params())
-        assert (state.flows.level is not None) is followed

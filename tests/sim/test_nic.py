@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as npst
 from roundoff import TINY, U
 
 from ecn_marl.sim import lifecycle as life
-from ecn_marl.sim.nic import LAST_BYTE, Nic, send, water_level
+from ecn_marl.sim.nic import LAST_BYTE, Nic, eventful_flows, send, water_level
 from ecn_marl.sim.sizes import CHUNK
 
 N_FLOWS = 8
@@ -40,7 +40,11 @@ def max_min(demand, capacity):
     return share
 
 
-level = jax.jit(water_level)
+@jax.jit
+def level(demand, src, capacity, start):
+    return water_level(demand, src, capacity, start).level
+
+
 HOSTS = 2
 NIC_CASE = {
     "demand": floats(0, 12500, N_FLOWS),
@@ -123,7 +127,8 @@ def one_substep(windowed, slots, capacity, latched):
     )
     nic = Nic(capacity, slots["may_send"], jnp.float32(PACKET))
     level = jnp.full(HOSTS, jnp.inf)
-    return send(flows, level, nic, slots["rate"], slots["room"] if windowed else None, DT, latched)
+    room = slots["room"] if windowed else None
+    return send(flows, level, nic, slots["rate"], room, eventful_flows(flows, nic, DT), DT, latched)
 
 
 @settings(deadline=None)
@@ -136,6 +141,7 @@ def test_a_substep_flow_by_flow(slots, windowed, latched):
     slots["low"] = slots["low"].astype(np.float32)
     sent = one_substep(windowed, slots, capacity, latched)
     level = np.asarray(sent.level, np.float64)
+    finished = np.asarray(sent.finished)
     for f in range(N_FLOWS):
         x = {name: column[f].item() for name, column in slots.items()}
         is_new_packet = not x["spaced"] > 0
@@ -156,16 +162,42 @@ def test_a_substep_flow_by_flow(slots, windowed, latched):
         assert left + float(sent.give[f]) == before
         assert float(sent.flows.rest_low[f]) >= CHUNK or sent.flows.rest_high[f] == 0
         if ends:
-            pace = max(min(rate, level[x["src"]]), 1e-6)
-            assert float(sent.finished_at[f]) == pytest.approx(
-                min(begin + x["low"] / pace, DT), rel=8 * U
-            )
+            line = float(capacity[x["src"]])
+            ending = slots["low"][finished & (slots["src"] == x["src"])].astype(float).sum()
+            earliest = begin + max(x["low"] / max(min(rate, line), 1e-6), ending / line)
+            assert min(earliest, DT) * (1 - 8 * U) <= float(sent.finished_at[f]) <= DT
         if latched:
             spaced = x["spaced"] + (PACKET if is_new_packet else 0.0) - give
             due = x["spaced"] if give == 0 else (0.0 if give >= PACKET else spaced)
             assert float(sent.flows.pace[f]) == np.float32(rate)
             if abs(give - PACKET) > ulp and not 0 < give < ulp:
                 assert float(sent.flows.spaced[f]) == pytest.approx(due, **close)
+
+
+@pytest.mark.parametrize("start", [0.0, 0.25, 1.0])
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_flows_that_share_a_nic_end_when_it_has_sent_all(n, start):
+    """n flows of 1,000 B that start together end together, round robin; one at 1 Gb/s later."""
+    src, line = np.zeros(N_FLOWS, int), 12500.0
+    slots = {
+        "stage": np.where(np.arange(N_FLOWS) < n, life.SENDING, life.FREE),
+        "start": np.full(N_FLOWS, start, np.float32),
+        "high": np.zeros(N_FLOWS, int),
+        "low": np.full(N_FLOWS, 1000.0, np.float32),
+        "rate": np.full(N_FLOWS, line, np.float32),
+        "pace": np.zeros(N_FLOWS, np.float32),
+        "spaced": np.zeros(N_FLOWS, np.float32),
+        "room": np.zeros(N_FLOWS, np.float32),
+        "may_send": np.ones(N_FLOWS, bool),
+        "src": src,
+    }
+    sent = one_substep(False, slots, np.float32([line, line]), False)
+    assert np.asarray(sent.finished).sum() == n
+    np.testing.assert_allclose(sent.finished_at[:n], start + n * 1000.0 / line, rtol=8 * U)
+    slots["rate"][0] = 1000.0
+    slow = one_substep(False, slots, np.float32([line, line]), False)
+    if start == 0.0:
+        assert float(slow.finished_at[0]) == pytest.approx(1.0, rel=8 * U)
 
 
 def test_a_flow_of_500_mb_sends_every_byte():
@@ -184,7 +216,8 @@ def test_a_flow_of_500_mb_sends_every_byte():
     @jax.jit
     def run(flows):
         def substep(flows, rate):
-            sent = send(flows, f32([12500.0]), nic, rate[None], None, DT, False)
+            eventful = eventful_flows(flows, nic, DT)
+            sent = send(flows, f32([12500.0]), nic, rate[None], None, eventful, DT, False)
             return replace(sent.flows, stage=jnp.where(sent.finished, 0, flows.stage)), sent.give
 
         return jax.lax.scan(substep, flows, rates)
