@@ -99,5 +99,9 @@ class TrainingDiverged(EcnMarlError, RuntimeError):
     """A metric or the state of training is not finite."""
 
 
+class BrokenInvariant(EcnMarlError, RuntimeError):
+    """A simulation broke a law that holds in every network: a fault of the package."""
+
+
 class VersionWarning(UserWarning):
     """The loaded file was made with other versions of jax or of this package."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, NamedTuple
@@ -27,10 +27,11 @@ from ecn_marl._checks import Real, Whole, check, check_seed
 from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan
 from ecn_marl._types import Leaf
-from ecn_marl.sim import flags
+from ecn_marl.errors import BrokenInvariant
+from ecn_marl.sim import capacity, flags
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.metrics import counted, counter_bytes, slowdown_summary
-from ecn_marl.sim.paths import ALONE, find_paths
+from ecn_marl.sim.paths import ALONE, Paths, find_paths
 from ecn_marl.sim.queues import Ecn, checked_thresholds
 from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.schedules import Schedule, schedule, widest_tick
@@ -275,6 +276,7 @@ def replay(
     topology: Topology,
     settings: Settings | None = None,
     progress: Callable[[float], None] | None = None,
+    check: bool = False,
 ) -> Replay:
     """Run a flow list through a network.
 
@@ -283,10 +285,13 @@ def replay(
         topology: the network.
         settings: how to run it; `Settings()` if None.
         progress: called with the simulated time so far, µs, about every millisecond.
+        check: whether to hold all completion times against what every link can have carried, see
+            `sim.capacity`; takes time in proportion to the square of the flows of a link.
 
     Raises:
         ValueError: a setting or a value of the list that is not allowed, see `FlowList.checked`, or
             no flow starts within the duration.
+        BrokenInvariant: with `check`, flows are through a link before it can have carried them.
     """
     settings, flows = settings or Settings(), flows.checked(topology)
     # Flows that start together keep the order of the file, so a replay can be repeated.
@@ -300,10 +305,13 @@ def replay(
     gbps = min(topology.nic_gbps) if settings.ecn_gbps is None else settings.ecn_gbps
     thresholds = scaled_ecn(params.net, *settings.ecn, gbps)
     state = _start(sim, jax.random.key(settings.seed), params)
-    ideal_us = np.asarray(_ideal_us(settings.ideal, params, state.seed), np.float64)
+    paths = jax.device_get(_paths(settings.ideal, params, state.seed))
+    ideal_us = paths.ideal.astype(np.float64)
     state, record = _run(sim, state, params, thresholds, settings.samples, progress)
     fct_us = np.asarray(state.fct_log, np.float64)
     packet = float(params.net.packet_bytes)
+    if check:
+        _check_capacity(topology, flows.take(order), fct_us, paths, packet)
     left_us = settings.duration_ms * 1e3 - flows.start_ns[order] / 1e3
     counts, balance = _account(state, flows.size[order], left_us, packet)
     return Replay(
@@ -326,9 +334,33 @@ def _start(sim: Simulator, key: jax.Array, params: SimParams) -> SimState:
     return sim.init(key, params)
 
 
+def _check_capacity(
+    topology: Topology,
+    columns: Mapping[str, np.ndarray],
+    fct_us: np.ndarray,
+    paths: Paths,
+    packet: float,
+) -> None:
+    """Raise a BrokenInvariant if flows are ahead of a link by a packet of the slowest one."""
+    begin = columns["start_ns"] / 1e3
+    crossings = capacity.Crossings(
+        src=columns["src"],
+        dst=columns["dst"],
+        forward=np.asarray(paths.forward),
+        back=np.asarray(paths.back),
+        payload=columns["size_B"].astype(np.float64),
+        begin=begin,
+        end=begin + fct_us,
+    )
+    found = capacity.worst(topology, crossings, packet - PAYLOAD)
+    rates = (*topology.nic_gbps, *(port.gbps for port in topology.ports))
+    if found.early_us > packet / (min(rates) * GBPS):
+        raise BrokenInvariant(str(found))
+
+
 @partial(jax.jit, static_argnums=0)
-def _ideal_us(ideal: str, params: SimParams, seed: Array) -> Array:
-    """Completion time of every scheduled flow alone on the path that it takes, µs, `[N]`."""
+def _paths(ideal: str, params: SimParams, seed: Array) -> Paths:
+    """Path of every scheduled flow, and its completion time alone on it, `[N]`."""
     plan = params.traffic[0]
     # A schedule as wide as the list offers all of its flows at once.
     offer = Schedule(1.0, plan.src.shape[0])
@@ -336,7 +368,7 @@ def _ideal_us(ideal: str, params: SimParams, seed: Array) -> Array:
     number = jnp.arange(plan.src.shape[0], dtype=jnp.int32)
     net = jax.tree.map(jnp.asarray, params.net)
     rows = offer.offer(source, plan, net.nic_rate)
-    return find_paths(net, rows, hash_bits(seed, number, Stream.PATH), ideal=ideal).ideal
+    return find_paths(net, rows, hash_bits(seed, number, Stream.PATH), ideal=ideal)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onepath import NETWORKS, cases, runner
 
-from ecn_marl.sim import star
+from ecn_marl.errors import BrokenInvariant
+from ecn_marl.sim import capacity, fat_tree, star
 from ecn_marl.sim.capacity import Crossings, worst
+from ecn_marl.sim.replay import FlowList, Settings, replay
 from ecn_marl.sim.sizes import HEADER, PAYLOAD
 
 PROGRAMS = {
@@ -98,3 +100,27 @@ def test_the_check_finds_the_set_that_is_ahead():
     assert worst(net, flows._replace(end=end + 0.06), HEADER).early_us < 0
     unfinished = flows._replace(end=np.full(3, np.nan))
     assert worst(replace(net), unfinished, HEADER).n_flows == 0
+
+
+def test_a_replay_checks_itself(monkeypatch):
+    """A burst through four levels holds; if completion times were halved, it would be told."""
+    net = fat_tree(4, gbps=10.0, uplink_gbps=40.0)
+    n = 15
+    flows = FlowList(
+        flow_id=np.arange(n),
+        src=np.arange(1, n + 1),
+        dst=np.zeros(n, int),
+        size=np.full(n, 20_000),
+        start_ns=np.linspace(0.0, 3e3, n),
+        spine_data=np.full(n, -1),
+        spine_ack=np.full(n, -1),
+    )
+    settings = Settings(ecn=(1e5, 2e5, 0.01), duration_ms=1.0, dt_us=2.0)
+    result = replay(flows, net, settings, check=True)
+    assert np.isfinite(result.fct_ns).all()
+    held = capacity.worst
+    monkeypatch.setattr(
+        capacity, "worst", lambda net, x, header: held(net, x._replace(end=x.end / 2), header)
+    )
+    with pytest.raises(BrokenInvariant, match=r"edge0.0 to host0: 15 flows of 314400 wire"):
+        replay(flows, net, settings, check=True)
