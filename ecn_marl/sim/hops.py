@@ -128,7 +128,7 @@ def forward(
             due=in_use(ways.level(flows.due, i, w), busy),
             hop=hop,
         )
-        burst = last_byte.burst(last, i, entering, hop, high - low, cfg.dt_us)
+        burst = last_byte.burst(last, i, entering, way.behind, hop, high - low, cfg.dt_us)
         served = serve_level(fluid, _level(pool, queue, span, c, ports), burst, service)
         moving = in_use(served.out, busy)
         last = last_byte.cross(last, i, served.standing, entering, hop, cfg.dt_us)

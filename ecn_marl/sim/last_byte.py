@@ -108,7 +108,13 @@ def drained(
 
 
 def burst(
-    last: LastByte, i: int, entering: Float[Array, " n"], hop: Int[Array, " n"], n: int, dt: float
+    last: LastByte,
+    i: int,
+    entering: Float[Array, " n"],
+    behind: Float[Array, " n"],
+    hop: Int[Array, " n"],
+    n: int,
+    dt: float,
 ) -> Burst:
     """Bytes of flows that begin or end within the substep at the `n` queues of level `i`.
 
@@ -116,6 +122,7 @@ def burst(
         last: last bytes, after the levels before this one.
         i: number of the level.
         entering: bytes that arrive of each flow, `[W F]`.
+        behind: bytes of each flow still at the levels before, `[W F]`.
         hop: queue of each flow there, `n` for none, `[W F]`.
         n: number of queues there.
         dt: substep, µs.
@@ -125,17 +132,18 @@ def burst(
     ends = last.moving & (last.level == i)
     end = jnp.where(ends, last.at, dt)
     rate = entering / jnp.maximum(end - last.begin, 1e-6)
-    columns = [fresh, fresh * last.begin]
+    owed = in_use(jnp.where(last.level >= i, behind, 0.0), last.eventful)
+    columns = [fresh, fresh * last.begin, owed]
     columns += [
         jnp.clip(rate * (k * (dt / PARTS) - last.begin), 0.0, entering) for k in range(1, PARTS)
     ]
-    fresh, moment, *arrived = segment_sum(jnp.stack([*columns, entering], -1), hop, n).T
+    fresh, moment, owed, *arrived = segment_sum(jnp.stack([*columns, entering], -1), hop, n).T
     part = _part(last, dt)
     within = jnp.maximum(end - jnp.maximum(last.begin, part * (dt / PARTS)), 0.0)
     ending = jnp.where(ends, jnp.minimum(rate * within, entering), 0.0)
     # The row of queues that stands for none is the last one.
     ending = segment_sum(ending, jnp.minimum(hop * PARTS + part, n * PARTS), n * PARTS)
-    return Burst(fresh, moment, jnp.stack(arrived), ending.reshape(n, PARTS).T)
+    return Burst(fresh, moment, jnp.stack(arrived), ending.reshape(n, PARTS).T, owed)
 
 
 def cross(
@@ -202,7 +210,7 @@ def _ahead(
 ) -> Float[Array, " n"]:
     """Bytes ahead of each last byte that arrives within the substep, itself included, `[W F]`.
 
-    Those queued at its start, what has arrived of other flows, and, of flows that end in the same
+    Those queued at its start or owed to it, what has arrived of other flows, and, of flows that end in the same
     part of the substep, all that arrives in it.
     """
     before = jnp.concatenate([jnp.zeros_like(burst.arrived[:1]), burst.arrived[:-1]])

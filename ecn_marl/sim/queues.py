@@ -139,19 +139,21 @@ class Burst(NamedTuple):
         arrived: bytes of flows that begin or end, or have a last byte in the network, that have
             arrived by the end of each part of the substep, `[PARTS, n]`.
         ending: bytes that arrive in each part, of flows whose last byte does, `[PARTS, n]`.
+        owed: bytes still at levels before, of flows whose last byte has come this far.
     """
 
     fresh: Float[Array, " n"]
     moment: Float[Array, " n"]
     arrived: Float[Array, "parts n"]
     ending: Float[Array, "parts n"]
+    owed: Float[Array, " n"]
 
 
 class Standing(NamedTuple):
     """Values by which last bytes take their places in the queues of a level, `[n]` each.
 
     Attributes:
-        queued: bytes there at the start of the substep.
+        queued: bytes there at the start of the substep, and those that `Burst.owed` counts.
         evenly: bytes that arrive in it of flows that are not in `burst`.
         idle: time before anything arrives, µs.
         service: bytes that the queue can send in the substep, were there as many.
@@ -259,7 +261,7 @@ def serve_level(flows: Fluid, level: Level, burst: Burst, service: Service) -> S
         pace=link.pace,
         slowness=at_queue.slowness,
         standing=Standing(
-            queued=level.queue,
+            queued=level.queue + burst.owed,
             evenly=jnp.maximum(total - level.queue - burst.arrived[-1], 0.0),
             idle=idle,
             service=_could_send(queue, link, level, service),

@@ -142,7 +142,7 @@ def serve(flows, level):
     """A substep in which no flow begins or ends."""
     zero = jnp.zeros(level.open.shape)
     parts = jnp.zeros((PARTS, *level.open.shape))
-    burst = Burst(fresh=zero, moment=zero, arrived=parts, ending=parts)
+    burst = Burst(fresh=zero, moment=zero, arrived=parts, ending=parts, owed=zero)
     return serve_level(flows, level, burst, Service(f32([1]), f32(1048.0), dt=1.0))
 
 
