@@ -210,8 +210,8 @@ def _ahead(
 ) -> Float[Array, " n"]:
     """Bytes ahead of each last byte that arrives within the substep, itself included, `[W F]`.
 
-    Those queued at its start or owed to it, what has arrived of other flows, and, of flows that end in the same
-    part of the substep, all that arrives in it.
+    Those queued at its start or owed to it, what has arrived of other flows, and, of flows that end
+    in the same part of the substep, all that arrives in it.
     """
     before = jnp.concatenate([jnp.zeros_like(burst.arrived[:1]), burst.arrived[:-1]])
     table = jnp.stack([before.T, (burst.arrived - before).T, burst.ending.T], -1).reshape(-1, 3)

@@ -175,21 +175,35 @@ def kolmogorov(sample, cdf):
     )
 
 
-def alone_us(payload, hops_gbps, nic_gbps=25.0, delay_us=1.0):
-    """Completion time of a flow alone: its bytes at the slowest link, then its last packet is
-    stored and forwarded by every switch, then a 60 B ACK comes back over as many links.
+def by_packets(payload, gbps, delays, ack=60):
+    """Completion time of a flow alone, packet by packet: every link stores and forwards, µs.
+
+    Args:
+        payload: bytes.
+        gbps: rates of the links on its way, the NIC's first; the ACK's are as many and as fast.
+        delays: their propagation delays, µs.
+        ack: bytes of the ACK.
     """
-    rates = [125.0 * x for x in hops_gbps]
-    nic = 125.0 * nic_gbps
-    last = payload - 1000 * (math.ceil(payload / 1000) - 1) + 48
-    forward = wire(payload) / min([nic, *rates]) + sum(last / r for r in rates)
-    ack = 60 / nic + sum(60 / r for r in rates)
-    return forward + ack + 2 * (len(rates) + 1) * delay_us
+    n = math.ceil(payload / 1000)
+    packets = [1048] * (n - 1) + [payload - 1000 * (n - 1) + 48]
+    at = [0.0] * n
+    for rate, delay in zip(gbps, delays, strict=True):
+        free = 0.0
+        for i, size in enumerate(packets):
+            free = max(at[i], free) + size / (125.0 * rate)
+            at[i] = free + delay
+    return at[-1] + sum(ack / (125.0 * g) + d for g, d in zip(gbps, delays, strict=True))
 
 
-def ideal_us(payload, hops_gbps, nic_gbps=25.0, delay_us=1.0):
-    """Ideal completion time: propagation both ways, one store-and-forward time of 1000 B per link,
-    wire bytes at the slowest link.
+def alone_us(payload, hops_gbps, nic_gbps=25.0, delay_us=1.0):
+    """The same over ports of `hops_gbps` behind a NIC, all links equally long."""
+    rates = [nic_gbps, *hops_gbps]
+    return by_packets(int(payload), rates, [delay_us] * len(rates))
+
+
+def standalone_us(payload, hops_gbps, nic_gbps=25.0, delay_us=1.0):
+    """The HPCC simulator's ideal time: propagation both ways, one store-and-forward time of 1000 B
+    per link, wire bytes at the slowest link.
     """
     rates = [125.0 * x for x in (nic_gbps, *hops_gbps)]
     return wire(payload) / min(rates) + sum(1000 / r for r in rates) + 2 * len(rates) * delay_us

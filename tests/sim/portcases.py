@@ -18,7 +18,7 @@ INTERVAL = 100.0
 def network(rates, switches=1):
     """Network parameters, of which tuners read rates, buffers and the size of a packet."""
     n = len(rates)
-    base = Simulator(star(max(n, 2)), ()).default_params(traffic=((),)).net
+    base = Simulator(star(max(n, 2)), ()).default_params().net
     return replace(
         base,
         port_rate=np.asarray(rates, np.float32),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from netcases import by_packets
 from onepath import NETWORKS, cases, runner
 
 from ecn_marl.errors import BrokenInvariant
@@ -37,19 +38,6 @@ def test_no_set_of_flows_is_ahead_of_a_link_by_a_packet(name, data):
     case = data.draw(cases(network, dt_us))
     found = runner(*program).worst(case)
     assert found.early_us < PACKET_US / min(*case["nic"], *case["port"]), found
-
-
-def by_packets(size, rates, delays, ack=60.0):
-    """Completion time of a lone flow, µs: packet by packet, every link stores and forwards."""
-    packets = [PAYLOAD + HEADER] * (-(-size // 1000) - 1)
-    packets.append(size - 1000 * len(packets) + HEADER)
-    at = [0.0] * len(packets)
-    for gbps, delay in zip(rates, delays, strict=True):
-        free = 0.0
-        for i, wire in enumerate(packets):
-            free = max(at[i], free) + 8e-3 * wire / gbps
-            at[i] = free + delay
-    return at[-1] + sum(8e-3 * ack / gbps + d for gbps, d in zip(rates, delays, strict=True))
 
 
 @pytest.mark.parametrize("network", NETWORKS)

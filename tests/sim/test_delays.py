@@ -147,12 +147,12 @@ def test_the_window_decides_what_is_measured():
     np.testing.assert_array_equal(everything.unfinished, [0, 0, 1])
     np.testing.assert_array_equal(everything.histogram.sum(1), [3, 0, 1])
     age = 1000.0 - 400.0
-    ideal = netcases.ideal_us(9_000_000, [25.0])
+    ideal = netcases.alone_us(9_000_000, [25.0])
     np.testing.assert_allclose(everything.total[2], max(age / ideal, 1.0), rtol=1e-3)
     middle = measured(11, 900)[1]
     np.testing.assert_array_equal(middle.begun, [1, 0, 1])
     fct = np.asarray(state.fct_log)[2]
-    np.testing.assert_allclose(middle.total[0], fct / netcases.ideal_us(50_000, [25.0]), rtol=1e-3)
+    np.testing.assert_allclose(middle.total[0], fct / netcases.alone_us(50_000, [25.0]), rtol=1e-3)
     logs = np.log(max(middle.total[0], 1.0))
     np.testing.assert_allclose(middle.log_total[0], logs, rtol=1e-4)
     median = histogram_quantile(middle.histogram[0], 0.5)

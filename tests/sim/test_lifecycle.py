@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from netcases import alone_us, ideal_us, wire
+from netcases import alone_us, wire
 from roundoff import U
 
 from ecn_marl.sim import Poisson, Simulator, leaf_spine
@@ -84,7 +84,7 @@ def test_hashed_paths_spread_evenly_and_independently():
 def test_path_constants(src, dst, hops):
     sizes = np.array([1, 1000, 1001, 64_000, 1_000_000, 10_000_000])
     flow_paths = paths([src] * len(sizes), [dst] * len(sizes), sizes)
-    np.testing.assert_allclose(flow_paths.ideal, [ideal_us(int(s), hops) for s in sizes], rtol=1e-5)
+    np.testing.assert_allclose(flow_paths.ideal, [alone_us(int(s), hops) for s in sizes], rtol=1e-5)
     after = [alone_us(int(s), hops) - wire(int(s)) / 3125 for s in sizes]
     np.testing.assert_allclose(flow_paths.after, after, rtol=1e-3, atol=1e-3)
     rtt = alone_us(1000, hops) - wire(1000) / 3125

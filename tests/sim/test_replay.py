@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from netcases import alone_us, standalone_us
 
 from ecn_marl.sim.replay import Settings, replay, write_fct, write_queues
 from ecn_marl.sim.topology import leaf_spine, star
@@ -116,12 +117,15 @@ def test_a_step_marks_like_a_ramp_of_one_byte(incast, result):
 
 
 def test_a_flow_alone_takes_its_ideal_time():
-    """Four flows that never meet; 4 µs of propagation, two store-and-forwards, the wire bytes."""
+    """Four flows that never meet; or by the HPCC simulator's formula."""
     lonely = flow_list([1, 2, 3, 4], [2, 3, 4, 1], 100_000, [0.0, 100.0, 200.0, 300.0])
     alone = replay(lonely, STAR, COARSE)
-    ideal_us = 4.0 + 2 * 1000 / 3125 + 100 * 1048 / 3125
-    np.testing.assert_allclose(alone.fct_ns / alone.slowdown, ideal_us * 1e3, rtol=1e-5)
-    np.testing.assert_allclose(alone.slowdown, 1.0, atol=0.03)
+    np.testing.assert_allclose(alone.fct_ns, alone_us(100_000, [25]) * 1e3, rtol=1e-5)
+    np.testing.assert_allclose(alone.slowdown, 1.0, rtol=1e-5)
+    recorded = replay(lonely, STAR, replace(COARSE, ideal="standalone"))
+    ideal_ns = standalone_us(100_000, [25]) * 1e3
+    np.testing.assert_allclose(recorded.fct_ns / recorded.slowdown, ideal_ns, rtol=1e-5)
+    np.testing.assert_array_equal(recorded.fct_ns, alone.fct_ns)
 
 
 def test_unfinished_flows_and_flows_after_the_end():

@@ -196,11 +196,11 @@ def test_the_bottleneck_of_a_sprayed_flow():
         valid=zero == 0,
     )
     paths = find_paths(net, offer, jnp.zeros(3, jnp.uint32), n_ways=4)
-    stored = [[25] * 2, [25, 5, 5, 25], [25, 5, 5, 5, 5, 25]]
+    ports = [[25], [5, 5, 25], [5, 5, 5, 5, 25]]
     bottleneck = np.array([25.0, 10.0, 10.0])
     want = [
-        wire(SIZE) / (125 * b) + sum(1000 / (125 * g) + 2.0 for g in hops)
-        for b, hops in zip(bottleneck, stored, strict=True)
+        wire(SIZE) / (125 * b) + sum((1048 + 60) / (125 * g) + 2.0 for g in hops) + 60 / 3125 + 2.0
+        for b, hops in zip(bottleneck, ports, strict=True)
     ]
     np.testing.assert_allclose(paths.ideal, want, rtol=1e-6)
     used = np.asarray(paths.forward).reshape(3, -1, 4)[:, -1] < sim.topology.n_ports

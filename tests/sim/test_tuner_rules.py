@@ -136,7 +136,7 @@ def test_buffer_coupled_shrinks_where_another_port_fills_the_buffer(queues, port
     """Ports of the same switch fall, those of others stay; closed form in float64."""
     tuner = parse_tuner("buffer", SPINE)
     sim = Simulator(SPINE, ())
-    net = sim.default_params(traffic=((),)).net
+    net = sim.default_params().net
     after = np.array(queues)
     after[port] += added
     rate = np.array([p.gbps for p in SPINE.ports]) / 25

@@ -174,7 +174,7 @@ def test_bad_tuners_are_named(text, message):
 
 
 def test_buffer_coupled_must_know_the_switches():
-    net = Simulator(SPINE, ()).default_params(traffic=((),)).net
+    net = Simulator(SPINE, ()).default_params().net
     for tuner in (BufferCoupled(), BufferCoupled(port_switch=(0,) * 13)):
         with pytest.raises(ValueError, match="give parse_tuner a topology"):
             tuner.init(net)

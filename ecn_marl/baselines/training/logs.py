@@ -232,5 +232,5 @@ def scalars(row: Row) -> dict[str, float]:
 
 
 def numbers(row: Row) -> Row:
-    """What is a number in a row, or one for each seed; not the words of `score_refused`."""
+    """What is a number in a row, or one for each seed; not the words of `merit_refused`."""
     return {name: value for name, value in row.items() if not isinstance(value, str)}

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from commands import TINY
-from ecn_marl.baselines.evaluation.scoring import Scores
 from jax.extend.core import jaxprs_in_params
 from scipy import stats
 from toy import ToyEnv, ToyParams
@@ -24,6 +23,7 @@ from ecn_marl.baselines.evaluation.episodes import (
     evaluate,
     evaluation_keys,
 )
+from ecn_marl.baselines.evaluation.merit import Merits
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.training.checkpoint import Checkpoints, read_config
 from ecn_marl.baselines.training.logs import scalars
@@ -100,33 +100,33 @@ def test_log_has_a_line_per_update(tmp_path):
     assert [row["steps"] for row in rows] == [16, 32, 48]
 
 
-def test_a_refused_score_makes_no_checkpoint_the_best(tmp_path):
-    """The second of three scores would be the highest; flows had waited in its episodes."""
-    scores = iter((1.0, 5.0, 2.0))
+def test_a_refused_merit_makes_no_checkpoint_the_best(tmp_path):
+    """The second of three merits would be the highest; flows had waited in its episodes."""
+    merits = iter((1.0, 5.0, 2.0))
 
-    def score(state):
-        value = next(scores)
-        return Scores(np.array([value]), refused="9 % of flows" if value == 5.0 else "")
+    def merit(state):
+        value = next(merits)
+        return Merits(np.array([value]), refused="9 % of flows" if value == 5.0 else "")
 
-    saving = Saving(updates=1, score_every=1)
+    saving = Saving(updates=1, eval_every=1)
     rows = train(
-        IPPO(ToyEnv(), CONFIG), PARAMS, steps=48, out=tmp_path, saving=saving, score=score
+        IPPO(ToyEnv(), CONFIG), PARAMS, steps=48, out=tmp_path, saving=saving, merit=merit
     ).metrics
-    assert [row.get("score") for row in rows] == [1.0, None, 2.0]
-    assert [row.get("score_refused") for row in rows] == [None, "9 % of flows", None]
+    assert [row.get("merit") for row in rows] == [1.0, None, 2.0]
+    assert [row.get("merit_refused") for row in rows] == [None, "9 % of flows", None]
     written = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(written[1])["score_refused"] == "9 % of flows"
+    assert json.loads(written[1])["merit_refused"] == "9 % of flows"
     checkpoints = Checkpoints(tmp_path)
     assert checkpoints.best() == (3, 2.0)
     checkpoints.close()
-    assert "score_refused" not in scalars(rows[1])
+    assert "merit_refused" not in scalars(rows[1])
 
 
-def test_without_a_score_that_counts_the_latest_checkpoint_is_used(tmp_path):
-    refused = Scores(np.array([1.0]), refused="why")
-    saving = Saving(updates=1, score_every=1)
+def test_without_a_merit_that_counts_the_latest_checkpoint_is_used(tmp_path):
+    refused = Merits(np.array([1.0]), refused="why")
+    saving = Saving(updates=1, eval_every=1)
     algorithm = IPPO(ToyEnv(), CONFIG)
-    train(algorithm, PARAMS, steps=32, out=tmp_path, saving=saving, score=lambda state: refused)
+    train(algorithm, PARAMS, steps=32, out=tmp_path, saving=saving, merit=lambda state: refused)
     checkpoints = Checkpoints(tmp_path)
     assert checkpoints.best() is None
     assert checkpoints.find("best") == 2
