@@ -138,11 +138,12 @@ def common_steps(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
     return steps, np.stack([np.interp(steps, *part) for part in parts])
 
 
-def profiles(policies: Mapping[str, Mapping[str, Any]], title: str) -> bytes | None:
+def profiles(policies: Mapping[str, Mapping[str, Any] | None], title: str) -> bytes | None:
     """Performance profiles: share of seeds (and scenarios) with a score below a threshold.
 
     Args:
-        policies: by name, what `statistics.over_seeds` returned of the scores.
+        policies: by name, what `statistics.over_seeds` returned of the scores; None for results
+            that do not count.
         title: title, with the scenario or all scenarios.
 
     Returns:
@@ -151,7 +152,7 @@ def profiles(policies: Mapping[str, Mapping[str, Any]], title: str) -> bytes | N
     shown = {
         name: statistics
         for name, statistics in policies.items()
-        if np.size(statistics["scores"]) > 1
+        if statistics is not None and np.size(statistics["scores"]) > 1
     }
     if not shown:
         return None

@@ -127,20 +127,19 @@ def burst(
         n: number of queues there.
         dt: substep, µs.
     """
-    entering = in_use(entering, last.eventful)
     fresh = jnp.where(last.begin > 0, entering, 0.0)
     ends = last.moving & (last.level == i)
     end = jnp.where(ends, last.at, dt)
     rate = entering / jnp.maximum(end - last.begin, 1e-6)
-    owed = in_use(jnp.where(last.level >= i, behind, 0.0), last.eventful)
-    columns = [fresh, fresh * last.begin, owed]
+    columns = [fresh, fresh * last.begin, jnp.where(last.level >= i, behind, 0.0)]
     columns += [
         jnp.clip(rate * (k * (dt / PARTS) - last.begin), 0.0, entering) for k in range(1, PARTS)
     ]
-    fresh, moment, owed, *arrived = segment_sum(jnp.stack([*columns, entering], -1), hop, n).T
+    columns = [in_use(x, last.eventful) for x in (*columns, entering)]
+    fresh, moment, owed, *arrived = segment_sum(jnp.stack(columns, -1), hop, n).T
     part = _part(last, dt)
     within = jnp.maximum(end - jnp.maximum(last.begin, part * (dt / PARTS)), 0.0)
-    ending = jnp.where(ends, jnp.minimum(rate * within, entering), 0.0)
+    ending = jnp.where(ends & last.eventful, jnp.minimum(rate * within, entering), 0.0)
     # The row of queues that stands for none is the last one.
     ending = segment_sum(ending, jnp.minimum(hop * PARTS + part, n * PARTS), n * PARTS)
     return Burst(fresh, moment, jnp.stack(arrived), ending.reshape(n, PARTS).T, owed)

@@ -110,7 +110,7 @@ def send(
     rest = rest + lent
     # Exactly the bytes that float32 took off the rest: no byte is lost to rounding.
     give = jnp.where(active, flows.rest_low - (rest - lent), 0.0)
-    size = in_use(jnp.where(finished, flows.rest_low, 0.0), eventful)
+    size = in_use(jnp.where(finished, give, 0.0), eventful)
     finished_at = _finish_times(size, rate, demand, begin, flows.src, sharing, nic.capacity, dt)
     if latched:
         spacing = flows.spaced + jnp.where(flows.spaced > 0, 0.0, nic.packet) - give

@@ -126,7 +126,7 @@ class Service(NamedTuple):
     softness: float = 0.0
 
 
-PARTS = 8
+PARTS = 4
 """Parts of a substep at whose ends it is known what has arrived, see `Burst`."""
 
 

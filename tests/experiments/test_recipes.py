@@ -107,7 +107,11 @@ def test_action_lists_follow_from_the_range_of_the_hardware():
     text = (EXPERIMENTS / "recipes.py").read_text()
     imports = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ImportFrom)]
     own = {n.module: [x.name for x in n.names] for n in imports if "ecn_marl" in str(n.module)}
-    assert own.pop("ecn_marl.baselines.algorithms") == ["ALGORITHMS", "algorithm_config"]
+    assert own.pop("ecn_marl.baselines.algorithms") == [
+        "ALGORITHMS",
+        "algorithm_config",
+        "check_agents",
+    ]
     assert list(own) == ["ecn_marl._errors"]
     assert set(rc.DEPTHS) != {tuple(s) for s in static_grid()}
 

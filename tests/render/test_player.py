@@ -28,6 +28,8 @@ from ecn_marl.envs.registry import make
 from ecn_marl.render import player
 from ecn_marl.render.axes import common_axes
 from ecn_marl.render.episode import Side, record
+from ecn_marl.sim.metrics import counted
+from ecn_marl.sim.sizes import SLOWDOWN_UNIT
 
 
 class Phased(EcnEnv):
@@ -150,7 +152,8 @@ def test_flows_of_the_page_are_those_that_the_simulator_counted(env, html, plain
     assert (accounts["started"], accounts["finished"]) == (len(flows), len(done))
     assert accounts["unfinished"] == len(flows) - len(done)
     slowdowns = [(end - start) / ideal for _, _, _, start, ideal, end, _ in done]
-    np.testing.assert_allclose(sum(slowdowns), state.sim.totals.slowdown.sum(), rtol=1e-3)
+    counted_slowdowns = counted(state.sim.totals.slowdown, SLOWDOWN_UNIT)
+    np.testing.assert_allclose(sum(slowdowns), counted_slowdowns.sum(), rtol=1e-3)
     for src, dst, size, start, ideal, end, path in flows:
         assert path == [data["hosts"].index(data["ports"][path[0]]["peer"])] == [dst] != [src]
         assert size == 100_000 and 0 <= start < INTERVALS * 100

@@ -13,7 +13,7 @@ from synthetic import record
 from ecn_marl.experiments.compare import compare
 from ecn_marl.experiments.records import Curve
 from ecn_marl.render import results_plots as rp
-from ecn_marl.render.plots import COLOURS, Page
+from ecn_marl.render.plots import Page
 
 RECORDS = {
     one.name: one
@@ -57,8 +57,7 @@ def test_bars_start_at_the_baseline_and_end_at_the_ratio(pages):
             np.testing.assert_allclose(line.get_xdata(), [ratio["low"], ratio["high"]])
         low, high = axis.get_xlim()
         assert low < 0.5 and high > 1.3
-    grey = matplotlib.colors.to_rgb(COLOURS[5])
-    assert page.axes[0].patches[2].get_facecolor()[:3] == pytest.approx(grey)
+    assert len(page.axes[0].patches) == 2, "a result that does not count has no bar"
 
 
 def test_learning_curves_are_medians_over_seeds(pages):
