@@ -45,7 +45,7 @@ class LastByte(NamedTuple):
         ahead: bytes that its queue has to send until it has left, itself included.
         moving: whether it arrives at `level` in this substep.
         at: when within the substep it arrives, µs.
-        eventful: see `Sent`.
+        eventful: see `nic.Events`.
     """
 
     begin: Float[Array, " n"]
@@ -70,17 +70,17 @@ def start(
     """
     n_ways = flows.level.shape[0]
     n_levels = flows.backlog.shape[0] // n_ways
-    level = jnp.where(sent.eventful & (flows.stage == life.SENDING), UNSENT, flows.level)
-    finished = jnp.broadcast_to(sent.finished & sent.eventful, level.shape)
+    level = jnp.where(sent.events.flag & (flows.stage == life.SENDING), UNSENT, flows.level)
+    finished = jnp.broadcast_to(sent.finished & sent.events.flag, level.shape)
     used = finished if share is None else finished & (share > 0)
     level = jnp.where(used, 0, jnp.where(finished, n_levels, level))
     return LastByte(
-        begin=per_way(sent.begin, n_ways),
+        begin=per_way(sent.events.begin, n_ways),
         level=level.reshape(-1),
         ahead=flows.ahead.reshape(-1),
         moving=used.reshape(-1),
         at=per_way(sent.finished_at, n_ways),
-        eventful=per_way(sent.eventful, n_ways),
+        eventful=per_way(sent.events.flag, n_ways),
     )
 
 

@@ -31,6 +31,19 @@ class Nic(NamedTuple):
     packet: Float[Array, ""]
 
 
+class Events(NamedTuple):
+    """Flows that start or may end within a substep.
+
+    Attributes:
+        flag: whether a flow does, or its last byte is in the network, `[F]`. Few are at a time, and
+            `lanes` passes over the others.
+        begin: when within the substep each flow starts, 0 if it did before, µs, `[F]`.
+    """
+
+    flag: Bool[Array, " flows"]
+    begin: Float[Array, " flows"]
+
+
 class Sent(NamedTuple):
     """Result of one substep of the NICs.
 
@@ -40,8 +53,7 @@ class Sent(NamedTuple):
         finished: flows that sent their last byte, `[F]`.
         finished_at: when within the substep they did, µs, `[F]`.
         level: round-robin share of each NIC, bytes/µs, `[H]`.
-        begin: when within the substep each flow starts, 0 if it did before, µs, `[F]`.
-        eventful: see `eventful_flows`.
+        events: flows that start or may end.
     """
 
     flows: Flows
@@ -49,8 +61,7 @@ class Sent(NamedTuple):
     finished: Bool[Array, " flows"]
     finished_at: Float[Array, " flows"]
     level: Float[Array, " hosts"]
-    begin: Float[Array, " flows"]
-    eventful: Bool[Array, " flows"]
+    events: Events
 
 
 def send(
@@ -59,7 +70,7 @@ def send(
     nic: Nic,
     rate: Float[Array, " flows"],
     room: Float[Array, " flows"] | None,
-    eventful: Bool[Array, " flows"],
+    events: Events,
     dt: float,
     latched: bool,
 ) -> Sent:
@@ -80,14 +91,14 @@ def send(
         nic: limits of the NICs in this tick.
         rate: rate that each sender allows, bytes/µs, `[F]`.
         room: bytes that each window still allows, `[F]`; None without windows.
-        eventful: see `eventful_flows`.
+        events: flows that start or may end, see `events`.
         dt: substep, µs.
         latched: whether a new rate waits for the packet under way.
 
     Returns:
         Bytes that each flow sent, and slots with the rest.
     """
-    begin = in_use(jnp.clip(flows.start_in, 0.0, dt), eventful)
+    eventful, begin = events
     active = (flows.stage == life.SENDING) & (flows.start_in < dt) & nic.may_send
     if latched:
         rate = jnp.where(flows.spaced > 0, flows.pace, rate)
@@ -121,20 +132,26 @@ def send(
         rest_low=rest,
         rest_high=flows.rest_high - borrow,
     )
-    return Sent(flows, give, finished, finished_at, level, begin, eventful)
+    return Sent(flows, give, finished, finished_at, level, events)
 
 
-def eventful_flows(flows: Flows, nic: Nic, dt: float) -> Bool[Array, " flows"]:
-    """Flows that start or may end within the substep, or whose last byte is in the network, `[F]`.
+def events(flows: Flows, nic: Nic, dt: float) -> Events:
+    """What begins and may end in a substep.
 
-    Few do at a time, and `lanes` passes over the others. The flag is of the state alone and comes
-    first in the substep: loops that compute it, or old values that it is made of, cannot skip.
+    It is of the state alone and comes first: loops that compute the flag, or old values that it is
+    made of, cannot skip.
+
+    Args:
+        flows: slots at its start.
+        nic: limits of the NICs.
+        dt: substep, µs.
     """
     n_levels = flows.backlog.shape[0] // flows.level.shape[0]
     inside = ((flows.level >= 0) & (flows.level < n_levels)).any(0)
     starts = (flows.start_in > 0) & (flows.start_in < dt)
     may_end = (flows.rest_high == 0) & (flows.rest_low < nic.capacity.max() * dt + LAST_BYTE)
-    return busy((flows.stage != life.FREE) & (inside | starts | may_end))
+    eventful = busy((flows.stage != life.FREE) & (inside | starts | may_end))
+    return Events(eventful, in_use(jnp.clip(flows.start_in, 0.0, dt), eventful))
 
 
 class Sharing(NamedTuple):

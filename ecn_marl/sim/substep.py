@@ -35,11 +35,11 @@ def substep(
         State, statistics and `slotless` at its end.
     """
     dt, transport = cfg.dt_us, cfg.transport
-    eventful = nic.eventful_flows(state.flows, tick.nic, dt)
+    events = nic.events(state.flows, tick.nic, dt)
     senders = state.flows.transport
     rate, window = transport.rate(senders), transport.window(senders)
     room = None if window is None else feedback.room(state.echo.out, window, tick.line.packet)
-    sent = nic.send(state.flows, state.level, tick.nic, rate, room, eventful, dt, transport.latched)
+    sent = nic.send(state.flows, state.level, tick.nic, rate, room, events, dt, transport.latched)
     flows, moved = hops.forward(cfg, state, sent, tick.ports, tick.busy)
     if flows.gaps is not None:
         flows, moved = recovery.discard(flows, moved, tick.line.back_wait, tick.line.packet, dt)

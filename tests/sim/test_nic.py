@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as npst
 from roundoff import TINY, U
 
 from ecn_marl.sim import lifecycle as life
-from ecn_marl.sim.nic import LAST_BYTE, Nic, eventful_flows, send, water_level
+from ecn_marl.sim.nic import LAST_BYTE, Nic, events, send, water_level
 from ecn_marl.sim.sizes import CHUNK
 
 N_FLOWS = 8
@@ -128,7 +128,7 @@ def one_substep(windowed, slots, capacity, latched):
     nic = Nic(capacity, slots["may_send"], jnp.float32(PACKET))
     level = jnp.full(HOSTS, jnp.inf)
     room = slots["room"] if windowed else None
-    return send(flows, level, nic, slots["rate"], room, eventful_flows(flows, nic, DT), DT, latched)
+    return send(flows, level, nic, slots["rate"], room, events(flows, nic, DT), DT, latched)
 
 
 @settings(deadline=None)
@@ -216,8 +216,8 @@ def test_a_flow_of_500_mb_sends_every_byte():
     @jax.jit
     def run(flows):
         def substep(flows, rate):
-            eventful = eventful_flows(flows, nic, DT)
-            sent = send(flows, f32([12500.0]), nic, rate[None], None, eventful, DT, False)
+            now = events(flows, nic, DT)
+            sent = send(flows, f32([12500.0]), nic, rate[None], None, now, DT, False)
             return replace(sent.flows, stage=jnp.where(sent.finished, 0, flows.stage)), sent.give
 
         return jax.lax.scan(substep, flows, rates)
