@@ -142,16 +142,23 @@ def test_train_resume_and_eval(tmp_path, name, extra):
 
 @pytest.mark.parametrize("name", ["ppo", "reinforce", "dqn"])
 def test_it_raises_its_own_reward(name):
-    """Two senders, discrete factors: from a full buffer to a fraction of its error."""
+    """Two senders, discrete factors: from a full buffer to a fraction of its error.
+
+    DQN's seeds differ, from a twentieth of it to two fifths: four of them, trained for longer.
+    """
     kind, settings = ALGORITHMS[name]
     extra = {} if name == "dqn" else {"actions": "discrete"}
     trainer = kind(settings(senders=(2,), envs=16, rows=2048, **extra))
     from ecn_marl.baselines.training.loop import compiled_update, initial_state
 
-    state = initial_state(trainer, trainer.default_params, 0)
-    _, metrics = compiled_update(trainer, 120)(state, trainer.default_params)
-    rewards = np.asarray(metrics["reward"])
-    assert rewards[-30:].mean() > 0.25 * rewards[:10].mean()  # rewards are negative
+    seeds, updates = (4, 240) if name == "dqn" else (1, 120)
+    update, errors = compiled_update(trainer, updates), []
+    for seed in range(seeds):
+        state = initial_state(trainer, trainer.default_params, seed)
+        _, metrics = update(state, trainer.default_params)
+        rewards = np.asarray(metrics["reward"])  # negative
+        errors.append(rewards[-30:].mean() / rewards[:10].mean())
+    assert np.mean(errors) < 0.25
 
 
 @pytest.mark.parametrize(
