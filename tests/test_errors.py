@@ -25,6 +25,7 @@ KINDS = {
     "FolderInUse": OSError,
     "ForkedProcess": RuntimeError,
     "TrainingDiverged": RuntimeError,
+    "BrokenInvariant": RuntimeError,
 }
 
 
