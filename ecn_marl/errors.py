@@ -10,7 +10,7 @@
     ├── FolderInUse (OSError)            a run, benchmark or search that another process works on
     ├── ForkedProcess (RuntimeError)     JAX cannot compute in this process: it was forked
     ├── TrainingDiverged (RuntimeError)  a metric or the state of training is not finite
-    └── BrokenInvariant (RuntimeError)   a simulation broke a law of networks: a fault of the package
+    └── BrokenInvariant (RuntimeError)   a simulation broke a law of networks: our fault
 
 Code that catches `ValueError` or `OSError` catches these as well. The command line prints each in
 one line and exits with code 2 (1 for training that diverged); `ecn-marl --debug` shows the
