@@ -67,6 +67,9 @@ def _compile(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
 
     from ecn_marl import lanes
 
+    if core.sim.on_host:  # it compiles what it can by itself
+        return core.reset, core.step, jax.jit(core.global_state)
+
     @lanes.mapped
     def step_one(key: jax.Array, state: EnvState, action: jax.Array, params: EnvParams) -> PyTree:
         return core.step(jax.random.fold_in(key, state.steps), state, action, params)
