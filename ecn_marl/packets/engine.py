@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-
-from ecn_marl.packets.compiling import compiled, inlined
 from ecn_marl.packets import hosts, switch
+from ecn_marl.packets.compiling import inlined
 from ecn_marl.packets.heap import (
     ARRIVE,
     CNP_DUE,
@@ -25,7 +24,7 @@ SPARE = 8
 """Packets and events that one event may need at most, for every class of traffic."""
 
 
-@compiled
+@inlined
 def run(net: Network, until: int) -> int:
     """Handle all events before a time, ps; tables that are full are to grow, and it goes on."""
     clock, heap = net.clock, net.heap

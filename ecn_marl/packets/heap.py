@@ -6,7 +6,6 @@ about. Events of one time are in the order of their codes, so a run can be repea
 
 from __future__ import annotations
 
-
 from ecn_marl.packets.compiling import inlined
 from ecn_marl.packets.records import Network
 

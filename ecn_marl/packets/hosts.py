@@ -7,9 +7,8 @@ sent, so a new rate waits for it.
 
 from __future__ import annotations
 
-
-from ecn_marl.packets.compiling import inlined
 from ecn_marl.packets import senders
+from ecn_marl.packets.compiling import inlined
 from ecn_marl.packets.heap import CNP_DUE, push
 from ecn_marl.packets.records import ACK, CNP, DATA, NEVER, NONE, PS_PER_NS, PS_PER_US, Network
 from ecn_marl.packets.switch import MEDIUM, append, lane_of

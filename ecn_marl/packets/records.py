@@ -1,8 +1,8 @@
 """What the packet simulator remembers: tables of records, one per kind of thing.
 
-`H` hosts, `P` ports, `N = H + P` links (NICs first, then ports, as everywhere in `sim`), `C` traffic
-classes, `S` switches, `F` flow slots, `L` levels. Times are whole picoseconds since the start: at
-100 Gb/s a byte takes 80. So a clock of 64 bits runs for 106 days, and no time is rounded twice.
+`H` hosts, `P` ports, `N = H + P` links (NICs first, then ports, as everywhere in `sim`), `C`
+traffic classes, `S` switches, `F` flow slots, `L` levels. Times are whole picoseconds since the
+start: at 100 Gb/s a byte takes 80. A clock of 64 bits runs for 106 days.
 
 Every link has `C + 1` lanes, numbered `link (C + 1) + class`: one queue per traffic class at its
 start, and a last one that PFC never stops, for ACKs with a priority of their own, and for the ACKs
@@ -42,6 +42,8 @@ CLOCK = np.dtype(
         ("dropped", "i8"),
         ("spilled", "i8"),  # of these, bytes of classes that PFC protects
         ("pauses", "i8"),
+        ("deferred", "i8"),  # flows that waited for a slot
+        ("deferred_ps", "i8"),
     ]
 )
 """The clock, and counters of the whole network; one record."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ecn_marl.packets.compiling import called
 from ecn_marl._errors import bad_value
+from ecn_marl.packets.compiling import called
 from ecn_marl.packets.records import NEVER, PS_PER_US
 from ecn_marl.sim.transports import Dcqcn, Dctcp, Mixed, Transport
 from ecn_marl.sim.transports.dctcp import SEGMENT

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ecn_marl.packets.compiling import compiled, inlined
+from ecn_marl.packets.engine import NEEDS_EVENTS, SPARE, UP_TO_DATE, run
 from ecn_marl.packets.heap import START, push
 from ecn_marl.packets.records import NONE, PS_PER_US, Network
 from ecn_marl.sim.lifecycle import DONE, FREE, SENDING
@@ -41,7 +42,20 @@ SLOT = np.dtype(
 """A slot at the end of a tick, as `sim.state.Flows` has it."""
 
 
-@compiled
+PLACE = np.dtype(
+    [
+        ("tick", "i8"),
+        ("last", "i8"),  # one past the last tick
+        ("start", "i8"),  # of tick 0, ps
+        ("length", "i8"),
+        ("at", "i8"),  # first arrival without a slot
+        ("crowded", "?"),  # whether a flow found none in the last tick
+    ]
+)
+"""Where `advance` is."""
+
+
+@inlined
 def place(net: Network, arrivals: Any, ways: Any, hops: Any, at: int, tick: int, begin: int) -> int:
     """Give free slots to arrivals, from number `at` on, that begin in a tick or before.
 
@@ -99,12 +113,16 @@ def _fill(net: Network, f: int, arrival: Any, begin: int) -> None:
     flow.start_rest, flow.ideal = arrival.start_rest, arrival.ideal
     flow.rtt, flow.line = arrival.rtt, arrival.line
     flow.notice = int(arrival.rtt * PS_PER_US)
-    net.clock[0].offered += arrival.wire
+    clock = net.clock[0]
+    clock.offered += arrival.wire
+    if begin - arrival.start > LATE:
+        clock.deferred += 1
+        clock.deferred_ps += begin - arrival.start
     push(net, max(arrival.start, begin), START, f)
 
 
-@compiled
-def close_tick(net: Network, end: int, slots: Any, queues: Any) -> None:
+@inlined
+def close_tick(net: Network, end: int, slots: Any, hops: Any, queues: Any) -> None:
     """Write every slot and queue at the end of a tick down, and free those of finished flows."""
     c = net.rules[0].classes
     for f in range(len(net.flows)):
@@ -117,6 +135,8 @@ def close_tick(net: Network, end: int, slots: Any, queues: Any) -> None:
         row.start_step, row.start_rest = flow.start_step, flow.start_rest
         row.payload, row.ideal, row.rtt = flow.payload, flow.ideal, flow.rtt
         row.delivered, row.unsent, row.inside = flow.delivered, flow.unsent, flow.inside
+        for level in range(hops.shape[1]):
+            hops[f, level] = net.hop[f, level]
         row.done = flow.stage == DONE
         if row.done:
             row.ago = (end - flow.end) / PS_PER_US
@@ -128,3 +148,36 @@ def close_tick(net: Network, end: int, slots: Any, queues: Any) -> None:
     for port in range(len(net.ports)):
         for kind in range(c):
             queues[port * c + kind] = net.lanes[(first + port) * (c + 1) + kind].bytes
+
+
+@compiled
+def advance(net: Network, arrivals: Any, ways: Any, hops: Any, place_in: Any, log: Any) -> int:
+    """Simulate ticks: begin their flows, move packets, and note what has finished.
+
+    Args:
+        net: tables.
+        arrivals: see `place`.
+        ways: see `place`.
+        hops: see `place`.
+        place_in: one `PLACE`; says which ticks, and goes on from there when it is called again.
+        log: slots, hops and queues at the end of every tick: `SLOT` `[ticks, F]`, int32
+            `[ticks, F, L]`, float32 `[ticks, Q]`.
+
+    Returns:
+        `engine.UP_TO_DATE`, or which table is full.
+    """
+    x = place_in[0]
+    while x.tick < x.last:
+        if len(net.heap) < net.clock[0].events + len(net.flows) + SPARE * (
+            net.rules[0].classes + 1
+        ):
+            return NEEDS_EVENTS
+        begin = x.start + x.tick * x.length
+        x.at = place(net, arrivals, ways, hops, x.at, x.tick, begin)
+        x.crowded = x.at < len(arrivals) and arrivals[x.at].tick <= x.tick
+        status = run(net, begin + x.length)
+        if status != UP_TO_DATE:
+            return status
+        close_tick(net, begin + x.length, log[0][x.tick], log[1][x.tick], log[2][x.tick])
+        x.tick += 1
+    return UP_TO_DATE

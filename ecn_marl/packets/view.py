@@ -18,10 +18,10 @@ from ecn_marl.packets.records import PS_PER_US, Network
 from ecn_marl.sim import delays
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.config import SimConfig
-from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.sim.simulator import Simulator
-from ecn_marl.sim.stats import empty_sums
+from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.sim.state import Flows, PortSums, SimParams, SimState, Totals
+from ecn_marl.sim.stats import empty_sums
 
 SLOT_FIELDS = ("stage", "start_step", "start_rest", "payload", "ideal", "delivered", "flow_id")
 
