@@ -357,12 +357,17 @@ def _simulator(spec: Scenario, counts: tuple[str, ...], accrue: bool) -> Simulat
     )
 
 
+def is_packets(backend: str) -> bool:
+    """Whether a backend is `packets`; if it is neither that nor `fluid`, a ValueError."""
+    if backend not in (FLUID, PACKETS):
+        raise unknown_name("backend", backend, (FLUID, PACKETS))
+    return backend == PACKETS
+
+
 def _on(backend: str, sim: Simulator) -> Simulator:
     """The simulator of a backend."""
-    if backend == FLUID:
+    if not is_packets(backend):
         return sim
-    if backend != PACKETS:
-        raise unknown_name("backend", backend, (FLUID, PACKETS))
     from ecn_marl.packets import packet_simulator  # Numba, which is an extra
 
     return packet_simulator(sim)

@@ -10,7 +10,7 @@ What happens to a packet is in `hosts` and `switch`, and what an ACK does to its
 remembered. `simulator` puts it behind the interface of `sim.Simulator`, with traffic from the
 sources of `sim` (`arrivals`), and shows the network as a state of `sim` (`view`).
 
-Needs Numba: `pip install ecn-marl[packets]`.
+Needs Numba: `pip install 'ecn-marl[packets]'`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ecn_marl.errors import EcnMarlError
+from ecn_marl._errors import bad_value
 
 if TYPE_CHECKING:
     from ecn_marl.packets.replaying import replay
@@ -34,7 +34,8 @@ _HOME = {"PacketSimulator": "simulator", "PacketState": "simulator", "replay": "
 def _module(name: str) -> Any:
     """A module of this package, which needs Numba."""
     if find_spec("numba") is None:
-        raise EcnMarlError("the backend packets needs Numba: pip install ecn-marl[packets]")
+        allowed = "numba to be installed: pip install 'ecn-marl[packets]'"
+        raise bad_value("backend", "packets", allowed)
     return import_module(f"ecn_marl.packets.{name}")
 
 
@@ -46,8 +47,8 @@ def packet_simulator(sim: Simulator, **options: bool) -> PacketSimulator:
         **options: fields of `PacketSimulator` that a `Simulator` does not have.
 
     Raises:
-        EcnMarlError: Numba is not installed.
-        ValueError: settings that packets do not have, see `simulator.refuse`.
+        ValueError: settings that packets do not have, see `simulator.refuse`; or Numba is not
+            installed.
     """
     made: PacketSimulator = _module("simulator").PacketSimulator.of(sim, **options)
     return made

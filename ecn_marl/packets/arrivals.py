@@ -6,8 +6,9 @@ tick. All flows that are due are taken: a flow that finds no slot waits in a lin
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -66,9 +67,9 @@ def draw(cfg: SimConfig, ticks: int, state: Sources, params: SimParams) -> tuple
         params: parameters.
     """
     net = jax.tree.map(jnp.asarray, params.net)
-    params = params.replace(net=net)
+    params = replace(params, net=net)
 
-    def tick(state: Sources, _: None) -> tuple[Sources, Drawn]:
+    def tick(state: Any, _: None) -> tuple[Any, Drawn]:
         offers = fluid.next_offers(cfg, state, params, net.nic_rate)
         sizes = [o.src.shape[0] for o in offers]
         of_source = np.array(cfg.class_of or [0] * len(sizes), np.int32)
@@ -78,7 +79,7 @@ def draw(cfg: SimConfig, ticks: int, state: Sources, params: SimParams) -> tuple
         number = state.totals.started + jnp.cumsum(due) - 1
         bits = hash_bits(state.seed, number.astype(jnp.int32), Stream.PATH)
         paths = find_paths(net, offer, bits, ideal=cfg.ideal)
-        hop, _ = queue_numbers(paths, kind, cfg.queue_bounds, cfg.n_classes)
+        hop, _ways_back = queue_numbers(paths, kind, cfg.queue_bounds, cfg.n_classes)
         per_source = jnp.split(due, np.cumsum(sizes)[:-1])
         traffic = tuple(
             source.advance(s, p, net.nic_rate, taken.sum(), cfg.tick_us)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import sha256
+from inspect import unwrap
 from pathlib import Path
 from types import CellType, FunctionType
 from typing import Any, TypeVar
@@ -20,12 +21,16 @@ SOURCES = sha256(b"".join(p.read_bytes() for p in sorted(Path(__file__).parent.g
 OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False}
 
 
+# `unwrap`: tests wrap every function of the package to check types, which Numba cannot compile.
+
+
 def compiled(function: F) -> F:
     """Compile a function that Python calls.
 
     Numba keeps it until its own file changes, though most of what it does is in others. Its key
     includes values that a function closes over, so each is given the hash of all sources.
     """
+    function = unwrap(function)
     code = function.__code__.replace(co_freevars=("sources",))
     cells = (CellType(SOURCES.hexdigest()),)
     keyed = FunctionType(code, function.__globals__, function.__name__, None, cells)
@@ -37,7 +42,7 @@ def compiled(function: F) -> F:
 
 def called(function: F) -> F:
     """Compile a function that compiled ones call with a few arguments."""
-    made: F = njit(**OPTIONS)(function)
+    made: F = njit(**OPTIONS)(unwrap(function))
     return made
 
 
@@ -47,5 +52,5 @@ def inlined(function: F) -> F:
     A call that hands a `Network` on copies the addresses and sizes of all its tables, which takes
     longer than most of what is called. So the loop over events is one function after all.
     """
-    made: F = njit(**OPTIONS, forceinline=True)(function)
+    made: F = njit(**OPTIONS, forceinline=True)(unwrap(function))
     return made

@@ -107,10 +107,10 @@ def has_more(net: Network, link: int) -> bool:
     if link < net.rules[0].hosts and net.links[link].flows > 0:
         return True
     c = net.rules[0].classes
+    waiting = False
     for lane in range(link * (c + 1), (link + 1) * (c + 1)):
-        if net.lanes[lane].head != NONE:
-            return True
-    return False
+        waiting = waiting or net.lanes[lane].head != NONE
+    return waiting
 
 
 @inlined

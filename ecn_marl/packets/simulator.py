@@ -6,9 +6,9 @@ and metrics are computed by the same functions. It runs on the host: its methods
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -71,8 +71,8 @@ class PacketSimulator(Simulator):
     @staticmethod
     def of(sim: Simulator, **options: bool) -> PacketSimulator:
         """The packet simulator of the same network, with its own options."""
-        shared = {f.name: getattr(sim, f.name) for f in fields(Simulator)}
-        return PacketSimulator(**shared, **options)
+        shared: dict[str, Any] = {f.name: getattr(sim, f.name) for f in fields(Simulator)}
+        return PacketSimulator(**shared | options)
 
     def init(self, key: jax.Array, params: SimParams) -> PacketState:
         """An empty network at time 0, see `Simulator.init`."""
@@ -115,7 +115,8 @@ class PacketSimulator(Simulator):
 
     def traceable(self, state: SimState) -> SimState:
         """The state without the network, see `Simulator.traceable`."""
-        bare: SimState = state.replace(engine=None)
+        assert isinstance(state, PacketState)
+        bare: SimState = replace(state, engine=None)
         return bare
 
     def completion(self, state: SimState, params: SimParams) -> Completion:
@@ -124,6 +125,7 @@ class PacketSimulator(Simulator):
 
     def waiting(self, state: SimState, params: SimParams) -> Int[Array, ""]:
         """Flows that have arrived and wait at their hosts for a slot."""
+        assert isinstance(state, PacketState)
         return jnp.asarray(state.waiting, jnp.int32)
 
 

@@ -8,6 +8,8 @@ What still arrives then goes into the lane's headroom.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ecn_marl.packets.compiling import inlined
@@ -25,7 +27,7 @@ GOLDEN, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111E
 
 
 @inlined
-def coin(clock: object) -> float:
+def coin(clock: Any) -> float:
     """Uniform in [0, 1): the next number of SplitMix64."""
     # Numba takes a big literal for signed; the sums and products wrap as they should.
     clock[0].seed += np.uint64(GOLDEN)
@@ -138,7 +140,7 @@ def admit(net: Network, upstream: int, lane: int, k: int) -> bool:
 
 
 @inlined
-def threshold(net: Network, link: int, switch: object) -> float:
+def threshold(net: Network, link: int, switch: Any) -> float:
     """Bytes beyond the reserve at which the lanes of a link are stopped."""
     return net.links[link].alpha * max(switch.shared - switch.used_shared, 0)
 

@@ -6,8 +6,9 @@ they were at the end of every tick.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -77,14 +78,14 @@ def completed(
     zero = jnp.zeros((cfg.topology.n_ports, 3), jnp.float32)
     template = cfg.empty_flows()
 
-    def tick(carry: PyTree, row: Ticks) -> tuple[PyTree, None]:
+    def tick(carry: PyTree, row: Any) -> tuple[PyTree, None]:
         totals, log, cost, progress = carry
-        before = template.replace(**row.slots)
+        before = replace(template, **row.slots)
         after, totals, log = life.finish(
             before, totals, row.step, cfg.dt_us, log, params.window, cfg.tick_us
         )
         if cfg.accrue:
-            state = _Queues(row.step, row.queue)
+            state: Any = _Queues(row.step, row.queue)
             more = delays.accrued(cfg, state, net, before, after)
             cost, progress = cost + more[0], progress + more[1]
         return (totals, log, cost, progress), None
@@ -113,7 +114,8 @@ def flows_of(template: Flows, slots: np.ndarray, hop: np.ndarray) -> Flows:
     whole, rest = np.divmod(slots["unsent"], int(CHUNK))
     backlog = np.zeros(template.backlog.shape, np.float32)
     backlog[0] = np.where(free, 0.0, slots["inside"])
-    flows: Flows = template.replace(
+    flows: Flows = replace(
+        template,
         stage=np.where(free, life.FREE, slots["stage"]).astype(np.int32),
         src=slots["src"].copy(),
         kind=slots["kind"].copy(),
@@ -159,7 +161,8 @@ def port_sums(cfg: SimConfig, net: Network, empty: PortSums, accrued: PyTree) ->
         lanes = lanes.reshape(-1, cfg.n_classes + 1)[:, :-1].reshape(-1)
         by_class = np.stack([lanes["area"] * per_step, lanes["sent"]]).astype(real)
     cost, progress = accrued if cfg.accrue else (None, None)
-    sums: PortSums = empty.replace(
+    sums: PortSums = replace(
+        empty,
         queue=(ports["area"] * per_step).astype(real),
         square=(ports["square"] * per_step).astype(real),
         peak=ports["peak"].astype(real),
@@ -193,7 +196,7 @@ def _counts(cfg: SimConfig, net: Network, start: PyTree) -> PyTree:
     if start.square is not None:
         # Packets are counted here, not drawn: whoever draws does so with chance 1 of this number.
         changed["square"] = ports["marked"].astype(real)
-    return start.replace(settled=None, away=None, **changed)
+    return replace(start, settled=None, away=None, **changed)
 
 
 @partial(jax.jit, static_argnums=0)

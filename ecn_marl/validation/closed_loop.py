@@ -9,9 +9,10 @@ are means of several seeds, and recorded values are means of two.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -90,7 +91,7 @@ def _runner(sim: Simulator) -> Jitted:
     return jax.jit(jax.vmap(episode, (0, None, None)))
 
 
-def _on_packets(sim: Simulator) -> Jitted:
+def _on_packets(sim: Simulator) -> Callable[..., Any]:
     """The same on packets."""
     from ecn_marl.packets import packet_simulator  # Numba is an extra
 
@@ -138,7 +139,7 @@ def replayed(data: dict[str, np.ndarray], policy: str, seeds: int) -> tuple[np.n
     setting = data[f"settings_{policy}"][data[f"index_{policy}"].astype(int)][:, rows]
     kmin, kmax, pmax = (jnp.asarray(x, jnp.float32) for x in np.moveaxis(setting, -1, 0))
     keys = jax.vmap(jax.random.key)(jnp.arange(packet_seeds() or seeds))
-    run = _on_packets if packet_seeds() else _runner
+    run: Callable[..., Any] = _on_packets if packet_seeds() else _runner
     fct, deferred = jax.device_get(run(sim)(keys, params, Ecn(kmin, kmax, pmax)))
     by_flow = np.empty_like(fct)
     by_flow[:, order] = fct

@@ -310,7 +310,7 @@ def episodes_runner(
 
 
 def run_on_host(
-    env: MeasuredEnvironment,
+    env: Any,
     params: PyTree,
     build: Callable[[PyTree], Controller | StatefulController],
     windows: int,
@@ -328,8 +328,8 @@ def run_on_host(
         keys: keys of the episodes; traffic is that of the same key in the traced environment.
     """
     params, policy = jax.device_put(params), with_memory(build(actor))
-    functions = (policy.__call__, policy.observe, counters, env.episode_metrics)
-    act, see, count, measure = map(jax.jit, functions)
+    act, see = jax.jit(policy.__call__), jax.jit(policy.observe)
+    count, measure = jax.jit(counters), jax.jit(env.episode_metrics)
     intervals = int(params.max_steps)
     last = ends(intervals, windows) if windows else np.zeros(0, int)
     episodes = []
