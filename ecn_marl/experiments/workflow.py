@@ -244,7 +244,7 @@ def evaluate(
 
     Returns:
         `scenario`, `backend`, `options`, `episodes`, `seed`, and `policies`: the summary of each
-        (see `completion.summarise`), and one more for every run with several seeds, over all of them,
+        (see `completion.summarise`), and one more for every run with several seeds, over all,
         with `statistics` of the seeds' J (see `statistics.over_seeds`). With `static:best` among
         the policies, every summary also has its `score`, `share` of the oracle's gain,
         `improvement` and what got `worse` (see `compare.compare`).

@@ -70,7 +70,7 @@ def draw(cfg: SimConfig, ticks: int, state: Sources, params: SimParams) -> tuple
     params = replace(params, net=net)
 
     def tick(state: Any, _: None) -> tuple[Any, Drawn]:
-        offers = fluid.next_offers(cfg, state, params, net.nic_rate)
+        offers = fluid.next_offers(cfg, state.traffic, params, net.nic_rate)
         sizes = [o.src.shape[0] for o in offers]
         of_source = np.array(cfg.class_of or [0] * len(sizes), np.int32)
         kind = jnp.asarray(np.repeat(of_source, sizes))
@@ -87,7 +87,7 @@ def draw(cfg: SimConfig, ticks: int, state: Sources, params: SimParams) -> tuple
                 cfg.traffic, state.traffic, params.traffic, per_source, strict=True
             )
         )
-        totals = fluid.counted(cfg, state, offer, due, params.window)
+        totals = fluid.counted(cfg, state.totals, state.step, offer, due, params.window)
         # All that were offered in the last tick were taken, and still there are some from then.
         late = (due & (offer.start < -fluid.LATE_US)).any()
         return state._replace(

@@ -171,7 +171,7 @@ class Interval:
 
     def _flags(self, raised: int) -> np.uint32:
         """Structures of fixed size that were too small."""
-        crowded, spilled = self._place["crowded"][0], self.net.clock["spilled"][0] > 0
+        crowded, spilled = self._place["was_crowded"][0], self.net.clock["spilled"][0] > 0
         return np.uint32(raised | int(crowded) << flags.SLOTS | int(spilled) << flags.BUFFERS)
 
     def _paused(self) -> np.ndarray:
@@ -183,7 +183,7 @@ class Interval:
         """Counters, those of the network itself exact."""
         clock = self.net.clock[0]
 
-        def pair(value: float, unit: float) -> tuple[np.int32, np.float32]:
+        def pair(value: Any, unit: float) -> tuple[np.int32, np.float32]:
             high, low = divmod(float(value), unit)
             return np.int32(high), np.float32(low)
 

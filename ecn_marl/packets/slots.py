@@ -50,6 +50,7 @@ PLACE = np.dtype(
         ("length", "i8"),
         ("at", "i8"),  # first arrival without a slot
         ("crowded", "?"),  # whether a flow found none in the last tick
+        ("was_crowded", "?"),  # in any tick
     ]
 )
 """Where `advance` is."""
@@ -175,6 +176,7 @@ def advance(net: Network, arrivals: Any, ways: Any, hops: Any, place_in: Any, lo
         begin = x.start + x.tick * x.length
         x.at = place(net, arrivals, ways, hops, x.at, x.tick, begin)
         x.crowded = x.at < len(arrivals) and arrivals[x.at].tick <= x.tick
+        x.was_crowded = x.was_crowded or x.crowded
         status = run(net, begin + x.length)
         if status != UP_TO_DATE:
             return status

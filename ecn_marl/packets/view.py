@@ -85,21 +85,13 @@ def completed(
             before, totals, row.step, cfg.dt_us, log, params.window, cfg.tick_us
         )
         if cfg.accrue:
-            state: Any = _Queues(row.step, row.queue)
-            more = delays.accrued(cfg, state, net, before, after)
+            queues = delays.Queues(row.step, row.queue, None)
+            more = delays.accrued(cfg, queues, net, before, after)
             cost, progress = cost + more[0], progress + more[1]
         return (totals, log, cost, progress), None
 
     (totals, log, cost, progress), _ = jax.lax.scan(tick, (totals, log, zero, zero), ticks)
     return totals, log, cost, progress
-
-
-class _Queues(NamedTuple):
-    """What `delays.accrued` reads of a state."""
-
-    step: Array
-    queue: Array
-    pace: None = None
 
 
 def flows_of(template: Flows, slots: np.ndarray, hop: np.ndarray) -> Flows:

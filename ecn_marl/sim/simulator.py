@@ -372,7 +372,8 @@ class Simulator(SimConfig):
             before, totals, state.step, self.dt_us, state.fct_log, params.window, self.tick_us
         )
         if self.accrue:
-            cost, progress = delays.accrued(self, state, net, before, flows)
+            queues = delays.Queues(state.step, state.queue, state.pace)
+            cost, progress = delays.accrued(self, queues, net, before, flows)
             sums = replace(sums, accrued=sums.accrued + cost, progress=sums.progress + progress)
         traffic = state.traffic
         if self.n_tickets:
