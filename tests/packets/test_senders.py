@@ -1,9 +1,10 @@
-"""Senders against the fluid's, fed with the same CNPs and ACKs at a fine clock, and closed forms."""
+"""Senders against the fluid's, fed with the same CNPs at a fine clock, and closed forms."""
 
 from __future__ import annotations
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -36,19 +37,20 @@ def test_dcqcn_follows_the_fluids_rate_machine(preset):
     random = np.random.default_rng(0)
     steps = round(5000 / DT_US)
     cnps = (random.random(steps) < 0.02) & (np.arange(steps) < steps // 5)
-    import jax
 
-    update = jax.jit(
-        lambda s, cnp: transport.update(s, params, Feedback(cnp=cnp, sent=jnp.zeros(1)), DT_US)
-    )
-    off = []
+    def update(state, cnp):
+        heard = Feedback(cnp=cnp[None], sent=jnp.zeros(1))
+        state = transport.update(state, params, heard, DT_US)
+        return state, transport.rate(state)[0]
+
+    _, rates = jax.jit(lambda state: jax.lax.scan(update, state, jnp.asarray(cnps)))(fluid)
+    rates, off = np.asarray(rates), []
     for i, cnp in enumerate(cnps):
-        fluid = update(fluid, jnp.array([cnp]))
         now = round((i + 1) * DT_US * PS_PER_US)
         if cnp:
             senders.on_cnp(x, constants, now)
         if i % 40 == 0:
-            off.append(senders.rate(x, constants, now) / float(transport.rate(fluid)[0]) - 1.0)
+            off.append(senders.rate(x, constants, now) / rates[i] - 1.0)
     assert x["rate"] > 2.0 * constants["min_rate"]
     # At a substep the fluid takes a timer that ends there before or after a CNP.
     assert np.median(np.abs(off)) < 0.01 and np.abs(off[-1]) < 0.02
@@ -60,7 +62,9 @@ def test_dcqcn_cuts_as_the_recorded_simulator():
     td, g = constants["decrease"], constants["g"]
     for i in range(4):
         senders.on_cnp(x, constants, i * td + 1)
-        assert senders.rate(x, constants, i * td + 2) == pytest.approx(LINE / 2**i, rel=2 * g)
+        assert senders.rate(x, constants, i * td + 2) == pytest.approx(
+            LINE / 2**i, rel=2 * g * i + 1e-9
+        )
     assert x["target"] == LINE
     # A timed recovery goes half-way to the target; the timer was restarted by the last cut.
     before = senders.rate(x, constants, 4 * td + 2)
@@ -81,7 +85,7 @@ def test_dctcp_learns_the_marked_share_and_cuts_once_per_round_trip():
             number += 1
         alpha += constants["g"] * (0.1 - alpha) if turn else 0.0
     assert x["alpha"] == pytest.approx(0.1, abs=0.03)
-    window = x["window"]
+    x["window"] = window = 20_000.0  # so many cuts have left the least one
     senders.on_ack(x, constants, now + 100 * PS_PER_US, True, number, 10**6, 10.0)
     assert x["window"] == pytest.approx(window * (1 - x["alpha"] / 2), rel=0.02)
     senders.on_ack(x, constants, now + 101 * PS_PER_US, True, number + 1, 10**6, 10.0)

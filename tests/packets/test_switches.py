@@ -13,7 +13,8 @@ from ecn_marl.packets import packet_simulator
 from ecn_marl.packets.compiling import compiled
 from ecn_marl.packets.records import CLOCK
 from ecn_marl.packets.switch import coin
-from ecn_marl.sim import Schedule, Simulator, TrafficClass, scaled_ecn, schedule, star
+from ecn_marl.sim import Schedule, Simulator, scaled_ecn, schedule, star
+from ecn_marl.sim.config import TrafficClass
 from ecn_marl.sim.transports import parse_transport
 
 
@@ -31,7 +32,7 @@ def test_coins_are_uniform_and_independent():
     n, ordered = len(out), np.sort(out)
     assert np.abs(ordered - (np.arange(n) + 0.5) / n).max() < 1.63 / np.sqrt(n)
     assert abs(np.corrcoef(out[1:], out[:-1])[0, 1]) < 2.58 / np.sqrt(n)
-    assert 0.0 <= out.min() and out.max() < 1.0
+    assert out.min() >= 0.0 and out.max() < 1.0
 
 
 @pytest.mark.parametrize(("pmax", "kmax"), [(0.2, 1e5), (1.0, 2e3), (0.05, 60.0)])
@@ -114,12 +115,13 @@ def test_acks_of_their_own_class_do_not_wait():
         run = runner("star", "dcqcn:hpcc-paper", ack_priority=priority)
         state, _ = run.run(plain("star", *rows))
         ends[priority] = run.fct(state)[2]
-    assert ends[True] == pytest.approx(100_000 * 1.048 / 3125 + 4.4, rel=0.02)
+    # The NIC sends an ACK for every packet that it receives meanwhile.
+    assert ends[True] == pytest.approx(100_000 * 1.108 / 3125 + 4.4, rel=0.01)
     assert ends[False] > ends[True] + 30.0
 
 
 def test_whole_nanoseconds_are_those_of_the_recorded_simulator():
-    """1048 B at 25 Gb/s take 335.36 ns: cut to 335, which makes a flow of 1000 packets .1 % faster."""
+    """1048 B at 25 Gb/s take 335.36 ns, cut to 335: 1000 packets are .36 µs faster."""
     run = runner("star")
     case = plain("star", (1, 0, 1_000_000, 0.0))
     state, params = run.run(case)
