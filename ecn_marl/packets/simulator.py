@@ -77,7 +77,7 @@ class PacketSimulator(Simulator):
     def init(self, key: jax.Array, params: SimParams) -> PacketState:
         """An empty network at time 0, see `Simulator.init`."""
         check_numbers(params)
-        plain = jax.device_get(_init(self, key, params))
+        plain = _init(self, key, params)
         seed = int(plain.seed)
         return PacketState(
             **{f.name: getattr(plain, f.name) for f in fields(SimState)},
