@@ -328,20 +328,30 @@ def run_on_host(
         keys: keys of the episodes; traffic is that of the same key in the traced environment.
     """
     params, policy = jax.device_put(params), with_memory(build(actor))
-    act, see = jax.jit(policy.__call__), jax.jit(policy.observe)
+    see, intervals = jax.jit(policy.observe), int(params.max_steps)
+
+    # Keys as of `roll_out_in_windows`; split and chosen in compiled code, as one by one each takes
+    # as long as the packets of a quiet interval.
+    @jax.jit
+    def split(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        reset_key, run_key = jax.random.split(key)
+        return reset_key, jax.vmap(jax.random.split)(jax.random.split(run_key, intervals))
+
+    @jax.jit
+    def act(keys: jax.Array, i: int, obs: Array, memory: PyTree) -> Decision:
+        return policy(keys[i, 0], obs, memory)
+
     count, measure = jax.jit(counters), jax.jit(env.episode_metrics)
-    intervals = int(params.max_steps)
     last = ends(intervals, windows) if windows else np.zeros(0, int)
     episodes = []
     for key in keys:
-        reset_key, run_key = jax.random.split(key)
+        reset_key, step_keys = split(key)
         obs, state = env.reset(reset_key, params)
         memory, counted = policy.init(), []
-        for i, step_key in enumerate(jax.random.split(run_key, intervals)):
-            act_key, env_key = jax.random.split(step_key)
-            chosen = act(act_key, obs, memory)
+        for i in range(intervals):
+            chosen = act(step_keys, i, obs, memory)
             advance = env.step_ecn if isinstance(chosen, Ecn) else env.step
-            obs, state, _, _, _, info = advance(env_key, state, chosen, params)
+            obs, state, _, _, _, info = advance(key, state, chosen, params)
             memory = see(memory, info)
             if i in last:
                 counted.append(count(replace(state, sim=env.sim.traceable(state.sim))))
