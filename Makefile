@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 VERSIONS ?= lowest
 EXTRAS ?= supersuit sb3 torchrl benchmarl jaxmarl rllib wandb
 
-.PHONY: run about-run test validate fresh robustness coverage mutation lint format wheel-test sbom docs first-hour notebooks bridges versions clean
+.PHONY: run about-run test validate differential fresh robustness coverage mutation lint format wheel-test sbom docs first-hour notebooks bridges versions clean
 
 run: about-run $(STAMP)  ## train IPPO, evaluate it beside the static settings, print the table, draw the plots
 	$(BIN)/ecn-marl train ippo --out $(RUN) --evaluate --overwrite
@@ -35,6 +35,9 @@ format: $(STAMP)
 
 wheel-test: $(STAMP)  ## the built wheel, outside the checkout: its files, imports, and what users meet first
 	PYTHON="$(BIN)/python" WORKERS="$(WORKERS)" sh .ci/wheel-test
+
+differential: $(STAMP)  ## the fluid beside packets, case by case (half an hour); the table goes into docs/validation.md
+	$(BIN)/python tests/packets/campaign.py
 
 fresh: $(STAMP)  ## property tests with fresh examples (minutes); what fails is printed to be pasted as @example
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m hypothesis --hypothesis-profile fresh

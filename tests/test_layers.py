@@ -17,6 +17,7 @@ LAYERS = (
     ("base",),
     ("lanes",),
     ("sim", "parallelism"),
+    ("packets",),
     ("envs", "validation"),
     ("wrappers",),
     ("baselines",),

@@ -11,6 +11,7 @@ import typer
 from ecn_marl.cli.app import app, examples_text
 from ecn_marl.cli.bars import progress
 from ecn_marl.cli.terminal import (
+    Backend,
     Json,
     Seed,
     show_tables,
@@ -93,6 +94,7 @@ def replay(
         float, typer.Option(help="How far back feedback to the senders can reach, µs.")
     ] = 256.0,
     seed: Seed = 0,
+    backend: Backend = "fluid",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -117,6 +119,7 @@ def replay(
     from ecn_marl._errors import bad_value
     from ecn_marl._files import Output, check_output, json_text, write_all
     from ecn_marl.envs.actions import parse_ecn
+    from ecn_marl.envs.registry import is_packets
     from ecn_marl.render.tables import replay_tables
     from ecn_marl.sim import replay as rp
     from ecn_marl.sim.topology import parse_topology
@@ -143,9 +146,12 @@ def replay(
         ideal=ideal,
         memory_us=memory_us,
     )
+    replay_on = rp.replay
+    if is_packets(backend):
+        from ecn_marl.packets import replay as replay_on
     flow_list = rp.read_flows(flows, network)
     with progress("replay", "µs", duration_ms * 1e3, lines=False) as show:
-        result = rp.replay(flow_list, network, settings, show)
+        result = replay_on(flow_list, network, settings, show)
     outputs = {}
     if out is not None:
         outputs[out] = Output("w", lambda file: rp.write_fct(result, file))

@@ -13,6 +13,7 @@ from ecn_marl.cli.app import app, examples_text
 from ecn_marl.cli.bars import progress
 from ecn_marl.cli.terminal import (
     AllowFlagged,
+    Backend,
     Env,
     Json,
     RunLoad,
@@ -125,6 +126,15 @@ def evaluate(
         ),
     ] = "best",
     allow_flagged: AllowFlagged = False,
+    backend: Backend = "fluid",
+    workers: Annotated[
+        int,
+        typer.Option(
+            help="With --backend packets: number of processes, each of which runs an episode at a "
+            "time.",
+            min=1,
+        ),
+    ] = 1,
     as_json: Json = False,
 ) -> None:
     """Compare policies on the same tuning episodes, which no policy was trained on."""
@@ -141,9 +151,9 @@ def evaluate(
     episodes = episodes or 64
     names = [name for policy in policies for name in wf.learners(policy)]
     options = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
-    arena = replace(wf.arena(names, scenario, **options), checkpoint=checkpoint)
+    arena = replace(wf.arena(names, scenario, **options), checkpoint=checkpoint, backend=backend)
     with progress("evaluate", "episodes", episodes * len(names)) as show:
-        result = wf.evaluate(arena, names, episodes, seed, show, allow_flagged)
+        result = wf.evaluate(arena, names, episodes, seed, show, allow_flagged, workers)
     show_results({"evaluation": result}, as_json)
 
 

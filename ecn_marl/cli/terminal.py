@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
-
+Backend = Annotated[
+    str,
+    typer.Option(
+        metavar="fluid|packets",
+        help="What simulates the network: fluid, or packets, one by one (an extra: "
+        "pip install 'ecn-marl[packets]').",
+    ),
+]
 
 LOAD_HELP = "Load of all traffic sources that have one, a share of the line rate; at most 1.5."
 MAX_STEPS_HELP = "Length of an episode, tuning intervals."

@@ -33,6 +33,7 @@ from ecn_marl.sim.jobs import Timeline, clock_of
 from ecn_marl.sim.metrics import source_metrics
 from ecn_marl.sim.simulator import Ecn, PortStats, SimParams, SimState, Simulator
 from ecn_marl.sim.sizes import counter_value
+from ecn_marl.sim.state import PortSums
 from ecn_marl.sim.stats import idle, summarise, to_info
 from ecn_marl.sim.tickets import TIME_UNIT
 from ecn_marl.sim.topology import GBPS
@@ -392,12 +393,33 @@ class EcnEnv:
             params: parameters.
         """
         del key
+        bare = replace(state, sim=self.sim.traceable(state.sim))
+        decide, observe = (_decide, _observe) if self.sim.on_host else (_in_force, _observed)
+        ecn, in_flight = decide(self, bare, ecn, params)
+        ticks = self.telemetry.late(self.interval_us, self.sim.tick_us)[1]
+        sim, port_sums = self.sim.collect(state.sim, params.sim, ecn, state.ecn, ticks)
+        bare = replace(bare, sim=self.sim.traceable(sim), telemetry=in_flight)
+        obs, next_state, *outputs = observe(self, bare, port_sums, ecn, params)
+        return obs, replace(next_state, sim=sim), *outputs
+
+    def in_force(
+        self, state: EnvState, ecn: Ecn, params: EnvParams
+    ) -> tuple[Ecn, tm.TelemetryState | None]:
+        """Thresholds of the next interval, if these are set now; see `telemetry.act`."""
         if isinstance(ecn, PhaseEcn):
             ecn = ecn.during(self.phase(state, params))
-        options, topology = self.telemetry, self.sim.topology
-        ecn, in_flight = tm.act(options, state.telemetry, ecn, topology)
-        ticks = options.late(self.interval_us, self.sim.tick_us)[1]
-        sim, port_sums = self.sim.collect(state.sim, params.sim, ecn, state.ecn, ticks)
+        return tm.act(self.telemetry, state.telemetry, ecn, self.sim.topology)
+
+    def observed(self, state: EnvState, port_sums: PortSums, ecn: Ecn, params: EnvParams) -> Step:
+        """What a step returns after its interval.
+
+        Args:
+            state: that before the interval, with the network and the telemetry after it.
+            port_sums: sums of the interval.
+            ecn: thresholds that were in force.
+            params: parameters.
+        """
+        options, sim, in_flight = self.telemetry, state.sim, state.telemetry
         stats = summarise(self.sim, sim, params.sim, port_sums)
         reward = self.reward(stats, params.reward, self.port_scale(params.sim), self.interval_us)
         observed, in_flight = tm.collect(
@@ -516,3 +538,15 @@ class EcnEnv:
         for i, values in enumerate(source_metrics(self.sim, state.sim, jnp)):
             metrics |= {f"source:{i}:{name}": value for name, value in values.items()}
         return metrics
+
+
+def _in_force(env: EcnEnv, state: EnvState, ecn: Ecn, params: EnvParams) -> Any:
+    return env.in_force(state, ecn, params)
+
+
+def _observed(env: EcnEnv, state: EnvState, sums: PortSums, ecn: Ecn, params: EnvParams) -> Any:
+    return env.observed(state, sums, ecn, params)
+
+
+_decide, _observe = (jax.jit(half, static_argnums=0) for half in (_in_force, _observed))
+"""Both halves of a step, compiled one by one for simulators that run on the host."""

@@ -67,6 +67,13 @@ def _compile(core: EcnEnv) -> tuple[Callable[..., Any], ...]:
 
     from ecn_marl import lanes
 
+    if core.sim.on_host:  # it compiles what it can by itself
+
+        def on_host(key: jax.Array, state: EnvState, action: Any, params: EnvParams) -> PyTree:
+            return core.step(key, state, jax.numpy.asarray(action), params)
+
+        return core.reset, on_host, core.global_state
+
     @lanes.mapped
     def step_one(key: jax.Array, state: EnvState, action: jax.Array, params: EnvParams) -> PyTree:
         return core.step(jax.random.fold_in(key, state.steps), state, action, params)

@@ -34,6 +34,9 @@ from ecn_marl.sim.failures import FAILING
 from ecn_marl.sim.simulator import Simulator
 from ecn_marl.sim.transports import as_transport
 
+FLUID, PACKETS = "fluid", "packets"
+"""Backends: what simulates a network."""
+
 FILE = Kind((str, PathLike), "the name of a file")  # a number would be an open file's
 
 
@@ -119,6 +122,7 @@ def make(
     telemetry: Telemetry | Mapping[str, Any] | None = None,
     decision_delay_us: float | None = None,
     counts: tuple[str, ...] = (),
+    backend: str = FLUID,
     **overrides: object,
 ) -> EcnEnv:
     """Make a functional environment.
@@ -144,6 +148,8 @@ def make(
             takes. `baselines.evaluation.cost.decision_delay_us` measures it on this machine.
         counts: counters in `info` beyond those that the features need, e.g. `("flows_begun",)`; see
             `sim.state.COUNTS`.
+        backend: what simulates the network: `fluid`, or `packets`, one by one, see
+            `ecn_marl.packets`; such an environment runs on the host and cannot be traced.
         **overrides: fields of `Scenario`, e.g. `max_steps=50, transport="dcqcn:paper"`. With
             another `transport` and no `dt_us`, a substep that is too long for the senders becomes
             `auto`. With other traffic and no `slots`, the number of slots grows where needed. With
@@ -166,7 +172,7 @@ def make(
     env_class = partial(PhasedEnv, phases=spec.phases, phase_steps=spec.phase_steps)
     env: EcnEnv = (env_class if spec.phases else EcnEnv)(
         name=scenario if isinstance(scenario, str) else "custom",
-        sim=_simulator(spec, counted, reward_rule.accrues),
+        sim=_on(backend, _simulator(spec, counted, reward_rule.accrues)),
         feature=columns,
         action=action_codec(actions, **_options_for(actions, spec.action_options)),
         reward=reward_rule,
@@ -349,6 +355,22 @@ def _simulator(spec: Scenario, counts: tuple[str, ...], accrue: bool) -> Simulat
         jitter_us=spec.jitter_us,
         softness=spec.softness,
     )
+
+
+def is_packets(backend: str) -> bool:
+    """Whether a backend is `packets`; if it is neither that nor `fluid`, a ValueError."""
+    if backend not in (FLUID, PACKETS):
+        raise unknown_name("backend", backend, (FLUID, PACKETS))
+    return backend == PACKETS
+
+
+def _on(backend: str, sim: Simulator) -> Simulator:
+    """The simulator of a backend."""
+    if not is_packets(backend):
+        return sim
+    from ecn_marl.packets import packet_simulator  # Numba, which is an extra
+
+    return packet_simulator(sim)
 
 
 def _load_builtin() -> None:

@@ -37,13 +37,14 @@ from ecn_marl.baselines.runs import Session, resume_run, run_controller, run_pol
 from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX, Static
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.envs.registry import VIEW, in_view, lookup, make, out_of_view
+from ecn_marl.envs.registry import FLUID, VIEW, in_view, is_packets, lookup, make, out_of_view
 from ecn_marl.experiments.compare import compare
 from ecn_marl.experiments.job_files import FILE, toml_of
 from ecn_marl.experiments.jobs import DEFAULT_SCENARIO, Job
 from ecn_marl.experiments.json_files import output, save_json
 from ecn_marl.experiments.policies import is_rule, label, run_config
 from ecn_marl.experiments.policies import learners as learners
+from ecn_marl.experiments.processes import Task, in_processes, processes
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.searches import find, shipped
 from ecn_marl.parallelism import host_devices, join_processes, parse_processes
@@ -150,6 +151,7 @@ class Arena:
         checkpoint: which policy of a run: `best` (the latest if none was evaluated), `latest`.
         effort: how much is searched for the settings of reference policies.
         searches: folder where searches are kept; None for this process only.
+        backend: what simulates the network, see `registry.make`. Searches are made in the fluid.
     """
 
     scenario: str
@@ -157,19 +159,23 @@ class Arena:
     checkpoint: str = "best"
     effort: Effort = field(default_factory=Effort)
     searches: Path | None = None
+    backend: str = FLUID
 
     def env(self, policy: str) -> EcnEnv:
         """The environment as a policy sees it."""
         if is_rule(policy):
             # A rule has no view: it acts at the scenario's own interval.
             options = {name: x for name, x in self.options.items() if name != "interval_us"}
-            return make(self.scenario, **options, **NEEDS.get(policy, {}))
+            return self._make(options | NEEDS.get(policy, {}))
         if is_exported(policy):
             view = view_of(read_exported(policy))
-            return make(self.scenario, **in_view(self.scenario, self.options, view))
+            return self._make(in_view(self.scenario, self.options, view))
         trained = run_config(policy.partition("#")[0])["options"]
         view = {name: trained[name] for name in VIEW if name in trained}
-        return make(self.scenario, **in_view(self.scenario, self.options, view))
+        return self._make(in_view(self.scenario, self.options, view))
+
+    def _make(self, options: Mapping[str, Any]) -> EcnEnv:
+        return make(self.scenario, backend=self.backend, **options)
 
     def controller(self, policy: str) -> Controller | StatefulController:
         """The controller that sets the thresholds."""
@@ -222,6 +228,7 @@ def evaluate(
     seed: int,
     show: Show,
     allow_flagged: bool = False,
+    workers: int = 1,
 ) -> dict[str, Any]:
     """Evaluate policies on the same episodes.
 
@@ -233,29 +240,40 @@ def evaluate(
         show: moves a progress bar.
         allow_flagged: whether results that do not count are scored all the same, see
             `completion.invalid_reasons`.
+        workers: processes, each of which runs one episode at a time; for packets.
 
     Returns:
-        `scenario`, `options`, `episodes`, `seed`, and `policies`: the summary of each (see
-        `completion.summarise`), and one more for every run with several seeds, over all of them,
+        `scenario`, `backend`, `options`, `episodes`, `seed`, and `policies`: the summary of each
+        (see `completion.summarise`), and one more for every run with several seeds, over all,
         with `statistics` of the seeds' J (see `statistics.over_seeds`). With `static:best` among
         the policies, every summary also has its `score`, `share` of the oracle's gain,
         `improvement` and what got `worse` (see `compare.compare`).
     """
+    if workers > 1 and not is_packets(arena.backend):
+        allowed = "1 without packets: the fluid runs episodes in batches"
+        raise bad_value("workers", workers, allowed)
     controllers = {policy: arena.controller(policy) for policy in policies}
     evaluations: dict[str, Evaluation] = {}
-    for policy, controller in controllers.items():
-        env, before = arena.env(policy), len(evaluations) * episodes
-        progress = partial(_progress, show, before, label(policy))
-        show(before, f"{label(policy)}: compiling")
-        evaluations[policy] = evaluate_one(
-            env,
-            env.default_params,
-            controller,
-            name=policy,
-            episodes=episodes,
-            seed=seed,
-            progress=progress,
-        )
+    with processes(workers) as pool:
+        for policy, controller in controllers.items():
+            before = len(evaluations) * episodes
+            progress = partial(_progress, show, before, label(policy))
+            show(before, f"{label(policy)}: compiling")
+            if pool is not None:
+                found = controller if policy in SEARCHED else None  # no process searches again
+                task = Task(arena, policy, episodes, seed, found)
+                evaluations[policy] = in_processes(pool, task, progress)
+                continue
+            env = arena.env(policy)
+            evaluations[policy] = evaluate_one(
+                env,
+                env.default_params,
+                controller,
+                name=policy,
+                episodes=episodes,
+                seed=seed,
+                progress=progress,
+            )
     records = _records(evaluations, {"scenario": arena.scenario, "eval_seed": seed})
     rows = [_summary(record, allow_flagged) for record in records.values()]
     if BEST in records:
@@ -266,6 +284,7 @@ def evaluate(
             }
     return {
         "scenario": arena.scenario,
+        "backend": arena.backend,
         "options": arena.options,
         "episodes": episodes,
         "seed": seed,

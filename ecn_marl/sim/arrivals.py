@@ -44,9 +44,9 @@ def admit(
         State with the new flows in their slots, and which slots are in use then, `[F]`.
     """
     net = params.net
-    offers = _offers(cfg, state, params, net.nic_rate)
+    offers = next_offers(cfg, state.traffic, params, net.nic_rate)
     sizes = [o.src.shape[0] for o in offers]
-    offer = _joined(cfg, offers, params)
+    offer = joined(cfg, offers, params)
     # numpy: the source, and so the class, of every offer is known while tracing.
     kind = np.repeat(np.array(cfg.class_of or [0] * len(sizes), np.int32), sizes)
     flows, new, busy, line, taken = life.admit(
@@ -92,7 +92,7 @@ def admit(
         flows=replace(flows, transport=senders),
         echo=fb.restart(state.echo, new, net.packet_bytes),
         traffic=traffic,
-        totals=_counted(cfg, state, offer, taken, params.window),
+        totals=counted(cfg, state.totals, state.step, offer, taken, params.window),
         flags=raised,
         crowded=crowded,
     ), busy
@@ -103,22 +103,24 @@ def waiting(cfg: SimConfig, state: SimState, params: SimParams) -> Int[Array, ""
 
     Only the next `width` flows of every source are known: a lower bound if all of them wait.
     """
-    offers = _offers(cfg, state, params, jnp.asarray(params.net.nic_rate))
+    offers = next_offers(cfg, state.traffic, params, jnp.asarray(params.net.nic_rate))
     return sum(
         ((o.valid & (o.start < -LATE_US)).sum().astype(jnp.int32) for o in offers),
         jnp.zeros((), jnp.int32),
     )
 
 
-def _offers(cfg: SimConfig, state: SimState, params: SimParams, nic_rate: Array) -> list[Offer]:
+def next_offers(
+    cfg: SimConfig, states: tuple[PyTree, ...], params: SimParams, nic_rate: Array
+) -> list[Offer]:
     """The next flows of each source."""
     return [
         source.offer(s, p, nic_rate)
-        for source, s, p in zip(cfg.traffic, state.traffic, params.traffic, strict=True)
+        for source, s, p in zip(cfg.traffic, states, params.traffic, strict=True)
     ]
 
 
-def _joined(cfg: SimConfig, offers: list[Offer], params: SimParams) -> Offer:
+def joined(cfg: SimConfig, offers: list[Offer], params: SimParams) -> Offer:
     """One offer of all sources, with the numbers, tickets and headers that flows have here."""
     offers = _numbered(offers, params)
     offers = tickets.with_tickets(offers, tickets.ticket_bounds(cfg.traffic))
@@ -140,20 +142,20 @@ def _numbered(offers: list[Offer], params: SimParams) -> list[Offer]:
     return numbered
 
 
-def _counted(
+def counted(
     cfg: SimConfig,
-    state: SimState,
+    totals: Totals,
+    step: Int[Array, ""],
     offer: Offer,
     taken: Bool[Array, " m"],
     window: tuple[Leaf, Leaf],
 ) -> Totals:
     """Counters with the flows admitted in a tick, and those of them that had to wait."""
-    totals = state.totals
     deferred = taken & (offer.start < -LATE_US)
     high, low = totals.offered
     # Under x64 sums of integers are int64, but a loop's carry has to keep its type.
     high = high + jnp.where(taken, offer.wire_high, 0).sum().astype(high.dtype)
-    measured = taken & life.in_window(state.step, offer.start, cfg.dt_us, window)
+    measured = taken & life.in_window(step, offer.start, cfg.dt_us, window)
     begun = measured & (size_class(offer.payload) == jnp.arange(3)[:, None])
     return replace(
         totals,

@@ -31,6 +31,20 @@ from ecn_marl.sim.slots import look_up_one, segment_sum
 from ecn_marl.sim.state import Flows, NetParams, SimParams, SimState
 
 
+class Queues(NamedTuple):
+    """What is read of a state: see there.
+
+    Attributes:
+        step: substeps since the start.
+        queue: backlog of each queue, bytes, `[Q]`.
+        pace: rate at which each queue is served, bytes/µs, `[Q]`; None with a single class.
+    """
+
+    step: Leaf
+    queue: Leaf
+    pace: Leaf
+
+
 def residence(
     cfg: SimConfig, step: Int[Array, ""], before: Flows, after: Flows
 ) -> Float[Array, " flows"]:
@@ -69,7 +83,7 @@ def progress(cfg: SimConfig, before: Flows, after: Flows) -> Float[Array, " flow
 
 
 def accrued(
-    cfg: SimConfig, state: SimState, net: NetParams, before: Flows, after: Flows
+    cfg: SimConfig, queues: Queues, net: NetParams, before: Flows, after: Flows
 ) -> tuple[Float[Array, "ports 3"], Float[Array, "ports 3"]]:
     """Slowdown and progress that accrued in a tick, by port and size class.
 
@@ -80,7 +94,7 @@ def accrued(
 
     Args:
         cfg: shapes and clocks.
-        state: state at the end of the tick (its queues are read).
+        queues: those at the end of the tick.
         net: the network.
         before: slots at the end of the tick, before completion.
         after: the same slots after `lifecycle.finish`.
@@ -90,20 +104,20 @@ def accrued(
         class.
     """
     bounds, classes = cfg.queue_bounds, cfg.n_classes
-    pace = jnp.repeat(net.port_rate, classes) if state.pace is None else state.pace
-    transit = (state.queue + net.packet_bytes) / jnp.maximum(pace, 1e-6)
+    pace = jnp.repeat(net.port_rate, classes) if queues.pace is None else queues.pace
+    transit = (queues.queue + net.packet_bytes) / jnp.maximum(pace, 1e-6)
     # The last entry is for levels that a flow passes by.
     table = jnp.append(transit, jnp.zeros((1,), transit.dtype))
     w = cfg.n_ways
     lows = jnp.array(np.repeat(bounds[:-1], w), jnp.int32)[:, None]
     sizes = jnp.array(np.repeat(np.diff(bounds), w), jnp.int32)[:, None]
-    queues = jnp.where(before.hop < sizes, lows + before.hop, bounds[-1])
-    hop_time = look_up_one(table, queues)
+    number = jnp.where(before.hop < sizes, lows + before.hop, bounds[-1])
+    hop_time = look_up_one(table, number)
     parts = ways.shares(before.hop, w, cfg.load_balancing, cfg.queues_last)
     if parts is not None:
         hop_time = hop_time * jnp.tile(parts, (len(bounds) - 1, 1))
     share = hop_time / jnp.maximum(hop_time.sum(0), 1e-9)
-    cost = residence(cfg, state.step, before, after) / jnp.maximum(before.ideal, 1e-6)
+    cost = residence(cfg, queues.step, before, after) / jnp.maximum(before.ideal, 1e-6)
     kind = size_class(before.payload)
 
     def by_port(values: Array) -> Array:

@@ -185,7 +185,7 @@ class Record:
 
     def add(self, at: int, n: int, rows: Rows) -> None:
         """Add the first `n` rows of a chunk, from sample `at` on."""
-        host: Rows = jax.device_get(rows)
+        host: Rows = jax.device_get(rows)  # of numpy arrays itself
         self.queue[at : at + n] = host.queue[:n]
         self.tx_bytes[at : at + n] = host.tx_bytes[:n]
         for name, total in self.sums.items():
@@ -293,7 +293,32 @@ def replay(
             no flow starts within the duration.
         BrokenInvariant: with `check`, flows are through a link before it can have carried them.
     """
-    settings, flows = settings or Settings(), flows.checked(topology)
+    return replayed(flows, topology, settings or Settings(), progress, check, _run)
+
+
+Show = Callable[[float], None] | None
+"""Called with the simulated time so far, µs."""
+
+Run = Callable[
+    [Simulator, jax.Array, SimParams, Ecn, int, Show], tuple[SimState, "Record", np.ndarray]
+]
+"""`run(sim, key, params, ecn, samples, show) -> (state, record, completion times µs [N])`."""
+
+
+def replayed(
+    flows: FlowList, topology: Topology, settings: Settings, show: Show, check: bool, run: Run
+) -> Replay:
+    """`replay`, whose network `run` simulates.
+
+    Args:
+        flows: the flows, in any order.
+        topology: the network.
+        settings: how to run it.
+        show: called with the simulated time so far, µs, about every millisecond.
+        check: see `replay`.
+        run: simulates a network that is empty at first.
+    """
+    flows = flows.checked(topology)
     # Flows that start together keep the order of the file, so a replay can be repeated.
     order = np.argsort(flows.start_ns, kind="stable")
     order = order[flows.start_ns[order] < settings.duration_ms * 1e6]
@@ -304,11 +329,10 @@ def replay(
     params = sim.default_params(traffic=(schedule(flows.take(order), settings.dt_us),))
     gbps = min(topology.nic_gbps) if settings.ecn_gbps is None else settings.ecn_gbps
     thresholds = scaled_ecn(params.net, *settings.ecn, gbps)
-    state = _start(sim, jax.random.key(settings.seed), params)
+    key = jax.random.key(settings.seed)
+    state, record, fct_us = run(sim, key, params, thresholds, settings.samples, show)
     paths = jax.device_get(_paths(settings.ideal, params, state.seed))
     ideal_us = paths.ideal.astype(np.float64)
-    state, record = _run(sim, state, params, thresholds, settings.samples, progress)
-    fct_us = np.asarray(state.fct_log, np.float64)
     packet = float(params.net.packet_bytes)
     if check:
         _check_capacity(topology, flows.take(order), fct_us, paths, packet)
@@ -403,13 +427,14 @@ def _advance(
 
 def _run(
     sim: Simulator,
-    state: SimState,
+    key: jax.Array,
     params: SimParams,
     ecn: Ecn,
     samples: int,
-    progress: Callable[[float], None] | None,
-) -> tuple[SimState, Record]:
+    progress: Show,
+) -> tuple[SimState, Record, np.ndarray]:
     """Simulate all samples chunk by chunk; stop once the network stays empty."""
+    state = _start(sim, key, params)
     record = Record(samples, sim.topology.n_ports)
     done, idle = 0, False
     while done < samples and not idle:
@@ -419,7 +444,7 @@ def _run(
         done, idle = done + n, bool(empty)
         if progress:
             progress(float((samples if idle else done) * SAMPLE_US))
-    return state, record
+    return state, record, np.asarray(state.fct_log, np.float64)
 
 
 def _in_file_order(values: np.ndarray, order: np.ndarray, n: int) -> np.ndarray:
@@ -440,7 +465,7 @@ def _account(
     """
     wire = wire_size(size, packet - PAYLOAD)
     flows, totals = state.flows, state.totals
-    admitted = int(state.traffic[0].next)
+    admitted = int(totals.started)
     unsent = np.asarray(flows.rest_high, np.float64) * CHUNK + np.asarray(
         flows.rest_low, np.float64
     )

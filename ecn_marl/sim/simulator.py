@@ -11,11 +11,11 @@ shapes.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 from jaxtyping import Array, Int, PyTree
 
 from ecn_marl._checks import check_numbers
@@ -67,7 +67,12 @@ class Simulator(SimConfig):
     """A network with its senders and traffic; static, hashable, and free of arrays.
 
     See `SimConfig` for its fields.
+
+    `on_host` is whether `init` and `collect` run on the host, so that they cannot be traced; see
+    `ecn_marl.packets`.
     """
+
+    on_host: ClassVar[bool] = False
 
     def default_params(self, **traffic: tuple[PyTree, ...]) -> SimParams:
         """Traced parameters: the topology's rates and delays, presets, PFC as switches ship it.
@@ -167,14 +172,13 @@ class Simulator(SimConfig):
         check_numbers(params)
         t, real = self.topology, jnp.result_type(float)
         keys = jax.random.split(key, len(self.traffic) + 1)
-        transport = self.transport.init(self.slots, real, t.n_levels)
         links = (t.n_hosts + t.n_ports) * self.n_classes
         queues = jnp.zeros((self.n_queues,), real)
         seed = jax.random.bits(keys[-1], (), jnp.uint32)
         return SimState(
             step=jnp.zeros((), jnp.int32),
             seed=seed,
-            flows=self._empty_flows(transport, real),
+            flows=self.empty_flows(),
             pool=jnp.zeros((2, self.n_queues), real),
             ack_rate=queues,
             nic_acks=jnp.zeros((t.n_hosts,), real),
@@ -192,8 +196,10 @@ class Simulator(SimConfig):
             pace=None if self.n_classes == 1 else self._full_pace(params),
         )
 
-    def _empty_flows(self, transport: PyTree, real: DTypeLike) -> Flows:
+    def empty_flows(self) -> Flows:
         """Free slots, with the fields that tickets, go-back-N and flowlets need."""
+        real = jnp.result_type(float)
+        transport = self.transport.init(self.slots, real, self.topology.n_levels)
         gaps = recovery.empty(self.slots, real) if self.loss_recovery == GO_BACK_N else None
         flows = life.empty_flows(
             self.slots,
@@ -366,7 +372,8 @@ class Simulator(SimConfig):
             before, totals, state.step, self.dt_us, state.fct_log, params.window, self.tick_us
         )
         if self.accrue:
-            cost, progress = delays.accrued(self, state, net, before, flows)
+            queues = delays.Queues(state.step, state.queue, state.pace)
+            cost, progress = delays.accrued(self, queues, net, before, flows)
             sums = replace(sums, accrued=sums.accrued + cost, progress=sums.progress + progress)
         traffic = state.traffic
         if self.n_tickets:
@@ -453,6 +460,10 @@ class Simulator(SimConfig):
     ) -> tuple[SimState, PortSums, Array]:
         """Move senders and queues by `dt_us`."""
         return substep(self, state, sums, slotless, tick)
+
+    def traceable(self, state: SimState) -> SimState:
+        """The part of a state that functions which are traced may be given."""
+        return state
 
     def waiting(self, state: SimState, params: SimParams) -> Int[Array, ""]:
         """Flows that have arrived and wait at their hosts for a slot, see `arrivals.waiting`."""

@@ -9,9 +9,10 @@ are means of several seeds, and recorded values are means of two.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,7 @@ from ecn_marl.sim.topology import Topology, dumbbell
 from ecn_marl.sim.transports import parse_transport
 from ecn_marl.validation import recorded
 from ecn_marl.validation.lines import Basis, Case, Line, Outcome, Slowdowns, Tolerance
+from ecn_marl.validation.runs import packet_seeds
 
 SEEDS = 8
 EPISODES = (10, 11)
@@ -89,6 +91,25 @@ def _runner(sim: Simulator) -> Jitted:
     return jax.jit(jax.vmap(episode, (0, None, None)))
 
 
+def _on_packets(sim: Simulator) -> Callable[..., Any]:
+    """The same on packets."""
+    from ecn_marl.packets import packet_simulator  # Numba is an extra
+
+    cfg = packet_simulator(sim, whole_ns=True)
+
+    def episodes(keys: jax.Array, params: PyTree, ecn: Ecn) -> tuple[np.ndarray, np.ndarray]:
+        ends = []
+        for key in keys:
+            state: PyTree = cfg.init(key, params)
+            for i in range(INTERVALS):
+                state, _ = cfg.collect(state, params, jax.tree.map(lambda x, i=i: x[i], ecn))
+            ends.append((state.engine.log, state.totals.deferred))
+        fct, deferred = zip(*ends, strict=True)
+        return np.stack(fct), np.array(deferred)
+
+    return episodes
+
+
 def replayed(data: dict[str, np.ndarray], policy: str, seeds: int) -> tuple[np.ndarray, int]:
     """Completion times of a recorded episode in our simulator, under its thresholds.
 
@@ -117,8 +138,9 @@ def replayed(data: dict[str, np.ndarray], policy: str, seeds: int) -> tuple[np.n
     rows = [recorded_ports.index(pair) for pair in zip(switches, peers, strict=True)]
     setting = data[f"settings_{policy}"][data[f"index_{policy}"].astype(int)][:, rows]
     kmin, kmax, pmax = (jnp.asarray(x, jnp.float32) for x in np.moveaxis(setting, -1, 0))
-    keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
-    fct, deferred = jax.device_get(_runner(sim)(keys, params, Ecn(kmin, kmax, pmax)))
+    keys = jax.vmap(jax.random.key)(jnp.arange(packet_seeds() or seeds))
+    run: Callable[..., Any] = _on_packets if packet_seeds() else _runner
+    fct, deferred = jax.device_get(run(sim)(keys, params, Ecn(kmin, kmax, pmax)))
     by_flow = np.empty_like(fct)
     by_flow[:, order] = fct
     return by_flow, int(deferred.max())

@@ -91,6 +91,21 @@ def default_dt_us(transport: str) -> float:
     return float(forced) if forced else DEFAULT_DT_US.get(transport, 1.0)
 
 
+PACKETS = "ECN_MARL_VALIDATE_PACKETS"
+"""Environment variable with a number of seeds, of marks and paths: if it is set, packets are
+simulated instead of the fluid, in as many runs (it reaches the worker processes)."""
+
+
+def on_packets(seeds: int) -> None:
+    """Simulate packets, in this process and the workers it starts; so many runs of everything."""
+    os.environ[PACKETS] = str(seeds)
+
+
+def packet_seeds() -> int:
+    """Runs of everything if packets are simulated, else 0."""
+    return int(os.environ.get(PACKETS, 0))
+
+
 class Rows(NamedTuple):
     """Statistics of every sample; means over ports unless noted.
 
@@ -178,6 +193,10 @@ def simulate(
     Returns:
         Samples of the queues towards hosts (on a star: towards the first one).
     """
+    if packet_seeds():
+        from ecn_marl.validation.packet_runs import simulate_packets  # Numba is an extra
+
+        return simulate_packets(profile, variants, ecn, duration_ms, buffer_mib, slots, until_done)
     transport = SENDERS[profile]
     dt = default_dt_us(transport) if clock is None else clock.dt_us
     # The widest network fixes how far back marks can reach.

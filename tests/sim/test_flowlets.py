@@ -173,7 +173,7 @@ def test_bytes_stay_in_their_queues(backlog, since, stage, seed):
     params = sim.default_params(traffic=(schedule(flow_list([(0, 2, SIZE, 0.0)]), sim.dt_us),))
     net, n = jax.tree.map(jnp.asarray, params.net), sim.slots
     rng = np.random.default_rng(seed)
-    flows = sim._empty_flows(sim.transport.init(n, jnp.float32, 3), jnp.float32)
+    flows = sim.empty_flows()
     ways = sim.topology.paths(0, 2) - np.array(sim.queue_bounds[:-1])
     hop = ways[rng.integers(0, 2, (2, n))].transpose(2, 0, 1).reshape(6, n)
     flows = replace(

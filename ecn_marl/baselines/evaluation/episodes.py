@@ -7,7 +7,7 @@ key is one of the tuning stream unless keys are given, see `streams`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -290,6 +290,8 @@ def episodes_runner(
         `(actor, keys) -> metrics`, those of the environment and of windows and the controller's
         costs, each with a leading axis of episodes.
     """
+    if getattr(getattr(env, "sim", None), "on_host", False):
+        return partial(run_on_host, env, params, build, windows)
 
     def episode(key: jax.Array, actor: PyTree) -> dict[str, jax.Array]:
         controller = with_memory(build(actor))
@@ -305,6 +307,60 @@ def episodes_runner(
         return metrics
 
     return run
+
+
+def run_on_host(
+    env: Any,
+    params: PyTree,
+    build: Callable[[PyTree], Controller | StatefulController],
+    windows: int,
+    actor: PyTree,
+    keys: jax.Array,
+) -> dict[str, jax.Array]:
+    """Episodes of an environment that cannot be traced, one after the other.
+
+    Args:
+        env: environment whose simulator is `on_host`.
+        params: its parameters.
+        build: `actor -> controller`.
+        windows: see `roll_out_in_windows`.
+        actor: parameters of the policy.
+        keys: keys of the episodes; traffic is that of the same key in the traced environment.
+    """
+    params, policy = jax.device_put(params), with_memory(build(actor))
+    see, intervals = jax.jit(policy.observe), int(params.max_steps)
+
+    # Keys as of `roll_out_in_windows`; split and chosen in compiled code, as one by one each takes
+    # as long as the packets of a quiet interval.
+    @jax.jit
+    def split(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        reset_key, run_key = jax.random.split(key)
+        return reset_key, jax.vmap(jax.random.split)(jax.random.split(run_key, intervals))
+
+    @jax.jit
+    def act(keys: jax.Array, i: int, obs: Array, memory: PyTree) -> Decision:
+        return policy(keys[i, 0], obs, memory)
+
+    count, measure = jax.jit(counters), jax.jit(env.episode_metrics)
+    last = ends(intervals, windows) if windows else np.zeros(0, int)
+    episodes = []
+    for key in keys:
+        reset_key, step_keys = split(key)
+        obs, state = env.reset(reset_key, params)
+        memory, counted = policy.init(), []
+        for i in range(intervals):
+            chosen = act(step_keys, i, obs, memory)
+            advance = env.step_ecn if isinstance(chosen, Ecn) else env.step
+            obs, state, _, _, _, info = advance(key, state, chosen, params)
+            memory = see(memory, info)
+            if i in last:
+                counted.append(count(replace(state, sim=env.sim.traceable(state.sim))))
+        rows = jax.tree.map(lambda *x: jnp.stack(x), *counted) if counted else {}
+        costs_of = getattr(policy, "costs", None)
+        bare = replace(state, sim=env.sim.traceable(state.sim))
+        metrics = measure(bare, params) | (costs_of(memory) if costs_of else {})
+        episodes.append(metrics | (in_windows(rows) if rows else {}))
+    return {name: jnp.stack([jnp.asarray(e[name]) for e in episodes]) for name in episodes[0]}
 
 
 BATCH = 32

@@ -1,0 +1,197 @@
+"""The network as the fluid simulator's state and sums, for all code that reads these.
+
+Completions, slowdowns and what accrues are computed by the functions of `sim`, from the slots as
+they were at the end of every tick.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from ecn_marl.packets.records import PS_PER_US, Network
+from ecn_marl.sim import delays
+from ecn_marl.sim import lifecycle as life
+from ecn_marl.sim.config import SimConfig
+from ecn_marl.sim.simulator import Simulator
+from ecn_marl.sim.sizes import CHUNK
+from ecn_marl.sim.state import Flows, PortSums, SimParams, SimState, Totals
+from ecn_marl.sim.stats import empty_sums
+
+SLOT_FIELDS = ("stage", "start_step", "start_rest", "payload", "ideal", "delivered", "flow_id")
+
+
+class Ticks(NamedTuple):
+    """Slots and queues at the end of each tick, before slots are freed.
+
+    Attributes:
+        slots: columns of `slots.SLOT` by name, `[ticks, F]` each, and `hop`, `[ticks, L, F]`.
+        queue: bytes, `[ticks, Q]`.
+        step: substeps since the start, `[ticks]`.
+    """
+
+    slots: dict[str, np.ndarray]
+    queue: np.ndarray
+    step: np.ndarray
+
+
+def columns(cfg: SimConfig, slots: np.ndarray, hop: np.ndarray) -> dict[str, np.ndarray]:
+    """Columns of slots at the end of ticks, see `Ticks`.
+
+    Args:
+        cfg: shapes.
+        slots: `SLOT`, `[ticks, F]`.
+        hop: `[ticks, F, L]`.
+    """
+    named = {name: np.ascontiguousarray(slots[name]) for name in SLOT_FIELDS}
+    # A flow whose last ACK is back is one that `lifecycle.finish` will find so.
+    done = slots["done"] & (slots["stage"] != life.FREE)
+    named["stage"] = np.where(done, life.RETURNING, named["stage"])
+    named["tail"] = np.where(done, -slots["ago"], cfg.tick_us * 1e3).astype(np.float32)
+    named["hop"] = np.ascontiguousarray(np.moveaxis(hop, -1, -2))
+    return named
+
+
+@partial(jax.jit, static_argnums=0)
+def completed(
+    cfg: Simulator, totals: Totals, ticks: Ticks, log: Array | None, params: SimParams
+) -> tuple[Totals, Array | None, Array, Array]:
+    """Counters after some ticks, and what accrued in them.
+
+    Args:
+        cfg: shapes.
+        totals: counters before.
+        ticks: what the slots held.
+        log: completion times of scheduled flows, or None.
+        params: parameters.
+
+    Returns:
+        Counters, log, and slowdown and progress that accrued, `[P, 3]` each.
+    """
+    net = jax.tree.map(jnp.asarray, params.net)
+    zero = jnp.zeros((cfg.topology.n_ports, 3), jnp.float32)
+    template = cfg.empty_flows()
+
+    def tick(carry: PyTree, row: Any) -> tuple[PyTree, None]:
+        totals, log, cost, progress = carry
+        before = replace(template, **row.slots)
+        after, totals, log = life.finish(
+            before, totals, row.step, cfg.dt_us, log, params.window, cfg.tick_us
+        )
+        if cfg.accrue:
+            queues = delays.Queues(row.step, row.queue, None)
+            more = delays.accrued(cfg, queues, net, before, after)
+            cost, progress = cost + more[0], progress + more[1]
+        return (totals, log, cost, progress), None
+
+    (totals, log, cost, progress), _ = jax.lax.scan(tick, (totals, log, zero, zero), ticks)
+    return totals, log, cost, progress
+
+
+def flows_of(template: Flows, slots: np.ndarray, hop: np.ndarray) -> Flows:
+    """Slots as they are now, those of finished flows free.
+
+    Args:
+        template: slots whose other fields do not matter.
+        slots: `SLOT`, `[F]`.
+        hop: `[F, L]`.
+    """
+    free = (slots["stage"] == life.FREE) | slots["done"]
+    whole, rest = np.divmod(slots["unsent"], int(CHUNK))
+    backlog = np.zeros(template.backlog.shape, np.float32)
+    backlog[0] = np.where(free, 0.0, slots["inside"])
+    flows: Flows = replace(
+        template,
+        stage=np.where(free, life.FREE, slots["stage"]).astype(np.int32),
+        src=slots["src"].copy(),
+        kind=slots["kind"].copy(),
+        flow_id=slots["flow_id"].copy(),
+        payload=slots["payload"].copy(),
+        ideal=slots["ideal"].copy(),
+        rtt=slots["rtt"].copy(),
+        start_step=slots["start_step"].copy(),
+        start_rest=slots["start_rest"].copy(),
+        rest_high=np.where(free, 0, whole).astype(np.int32),
+        rest_low=np.where(free, 0, rest).astype(np.float32),
+        hop=np.ascontiguousarray(hop.T),
+        backlog=backlog,
+    )
+    return flows
+
+
+def clear_counters(net: Network) -> None:
+    """Begin an interval: the ports' counters are 0."""
+    queue, last, stopped = (net.ports[name].copy() for name in ("queue", "last", "n_paused"))
+    net.ports[:] = 0
+    net.ports["queue"] = net.ports["peak"] = queue
+    net.ports["last"], net.ports["n_paused"] = last, stopped
+    net.lanes["area"], net.lanes["sent"] = 0.0, 0
+    net.has_sent[:] = False
+
+
+def port_sums(cfg: SimConfig, net: Network, empty: PortSums, accrued: PyTree) -> PortSums:
+    """What the ports counted in an interval, as the sums of the fluid simulator.
+
+    Args:
+        cfg: shapes.
+        net: tables.
+        empty: sums at the start of the interval, see `stats.empty_sums`.
+        accrued: slowdown and progress, `[P, 3]` each, or None.
+    """
+    ports, real = net.ports, np.float32
+    # Sums over substeps of dt: integrals over it.
+    per_step = 1.0 / (cfg.dt_us * PS_PER_US)
+    by_class = None
+    if cfg.n_classes > 1:
+        lanes = net.lanes[cfg.topology.n_hosts * (cfg.n_classes + 1) :]
+        lanes = lanes.reshape(-1, cfg.n_classes + 1)[:, :-1].reshape(-1)
+        by_class = np.stack([lanes["area"] * per_step, lanes["sent"]]).astype(real)
+    cost, progress = accrued if cfg.accrue else (None, None)
+    sums: PortSums = replace(
+        empty,
+        queue=(ports["area"] * per_step).astype(real),
+        square=(ports["square"] * per_step).astype(real),
+        peak=ports["peak"].astype(real),
+        sent=ports["sent"].astype(real),
+        marked=ports["marked"].astype(real),
+        paused=(ports["paused"] / PS_PER_US).astype(real),
+        by_class=by_class,
+        counts=_counts(cfg, net, empty.counts),
+        accrued=cost,
+        progress=progress,
+    )
+    return sums
+
+
+def _counts(cfg: SimConfig, net: Network, start: PyTree) -> PyTree:
+    """Counters of flows: those at the start, and what the ports counted since."""
+    if start is None:
+        return None
+    ports, real, changed = net.ports, np.float32, {}
+    for field, column in (("begun", "begun"), ("entered", "begun"), ("big_since", "big")):
+        if getattr(start, field) is not None:
+            changed[field] = ports[column].astype(real)
+    if start.senders is not None:
+        low_high = zip(cfg.topology.level_bounds, cfg.topology.level_bounds[1:], strict=False)
+        since = [net.has_sent[low:high].reshape(-1) for low, high in low_high]
+        changed["senders"] = tuple(
+            np.asarray(a) | b for a, b in zip(start.senders, since, strict=True)
+        )
+    if start.class_bytes is not None:
+        changed["class_bytes"] = ports["by_size"].astype(real)
+    if start.square is not None:
+        # Packets are counted here, not drawn: whoever draws does so with chance 1 of this number.
+        changed["square"] = ports["marked"].astype(real)
+    return replace(start, settled=None, away=None, **changed)
+
+
+@partial(jax.jit, static_argnums=0)
+def start_of_interval(cfg: SimConfig, state: SimState, params: SimParams) -> PortSums:
+    """Sums over no time, with the counts of flows that are in progress."""
+    return empty_sums(cfg, state, params)
