@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from ecn_marl.cli.app import app, examples_text
-from ecn_marl.cli.bars import progress
 from ecn_marl.cli.terminal import (
     Json,
     Seed,
     show_tables,
     write_bytes,
 )
+from ecn_marl.render.bars import progress
 
 
 @app.command(

@@ -13,7 +13,7 @@ from ecn_marl._checks import Kind, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._registry import Registry
 from ecn_marl.envs.actions import ACTIONS, ActionCodec, action_codec, parse_ecn
-from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.ecn import PHASE, EcnEnv
 from ecn_marl.envs.features import Columns, FeatureSet, check_features, feature_set
 from ecn_marl.envs.phases import PhasedEnv
 from ecn_marl.envs.recorded import recorded
@@ -128,7 +128,7 @@ def make(
         features: what an agent sees: `acc`, `pet`, `pet-no-incast`, `pet-no-mice`, `haecn`,
             `ports`, `flows`; features with commas between them, such as `queue,flows_begun`; a
             tuple of these; or a feature set. See `features.feature_set`. None for the scenario's.
-        actions: `multidiscrete`, `discrete`, `box`, or a codec.
+        actions: `multidiscrete`, `discrete`, `box`, `thresholds` (bytes, for rules), or a codec.
         reward: `slowdown`, `slowdown-shaped`, `acc`, `pet`, `haecn`, or a reward. None for the
             scenario's.
         history: intervals per observation (else that of the feature set).
@@ -143,7 +143,8 @@ def make(
         decision_delay_us: the field of this name of `telemetry`, µs: the time that a decision
             takes. `baselines.evaluation.cost.decision_delay_us` measures it on this machine.
         counts: counters in `info` beyond those that the features need, e.g. `("flows_begun",)`; see
-            `sim.state.COUNTS`.
+            `sim.state.COUNTS`. `phase` is the traffic phase of the next interval, which no switch
+            knows: for oracles.
         **overrides: fields of `Scenario`, e.g. `max_steps=50, transport="dcqcn:paper"`. With
             another `transport` and no `dt_us`, a substep that is too long for the senders becomes
             `auto`. With other traffic and no `slots`, the number of slots grows where needed. With
@@ -158,7 +159,9 @@ def make(
     columns = feature_set(spec.features if features is None else features, history)
     telemetry_options = with_delay(Telemetry.of(telemetry), decision_delay_us)
     telemetry_options.check(spec.interval_us, spec.max_steps)
-    counted = (*counters("counts", counts), *columns.needs, *telemetry_options.needs)
+    is_list = isinstance(counts, list | tuple)
+    asked = tuple(name for name in counts if name != PHASE) if is_list else counts
+    counted = (*counters("counts", asked), *columns.needs, *telemetry_options.needs)
     options = _weights(spec) | spec.reward_options
     check_options(**options)
     reward_rule = reward_function(spec.reward if reward is None else reward, credit)
@@ -178,6 +181,7 @@ def make(
         failing=tuple(sorted(spec.failing.items())),
         telemetry=telemetry_options,
         reward_reference=reference,
+        phase_info=is_list and PHASE in counts,
     )
     if spec.failing:
         _ = env.default_params  # a share or time out of range is an error here, not at reset
@@ -209,6 +213,8 @@ def resolve_scenario(
     spec = lookup(scenario) if isinstance(scenario, str) else scenario
     field_names = tuple(f.name for f in fields(Scenario))
     for name in overrides:
+        if name == "max_cycles":
+            raise bad_value(name, overrides[name], "no such option here: it is called max_steps")
         if name not in field_names:
             raise unknown_name("scenario option", name, (*field_names, "history", "load"))
     if not isinstance(spec, Scenario):

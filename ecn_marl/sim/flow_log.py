@@ -57,7 +57,9 @@ def empty(length: int, rows: int, real: DTypeLike) -> FlowLog:
     )
 
 
-def append(log: FlowLog, flows: Flows, done: Bool[Array, " flows"], step: Int[Array, ""]) -> FlowLog:
+def append(
+    log: FlowLog, flows: Flows, done: Bool[Array, " flows"], step: Int[Array, ""]
+) -> FlowLog:
     """The log with the flows that have finished in a tick.
 
     Args:

@@ -16,7 +16,7 @@ import ecn_marl
 from ecn_marl.baselines.exported import Exported, digest, episodes_of, view_of
 from ecn_marl.baselines.exporting import policy as files
 from ecn_marl.baselines.exporting.export import export_policy
-from ecn_marl.baselines.exporting.policy import load_policy, save_policy
+from ecn_marl.baselines.exporting.policy import read_policy, save_policy
 from ecn_marl.baselines.rl.distributions import head_for
 from ecn_marl.baselines.rl.networks import Mlp, apply_network, init_network
 from ecn_marl.baselines.runs import run_controller, run_policy, train_run
@@ -68,7 +68,7 @@ def acts_as_its_run(folder, file):
     arena = wf.arena([str(file)], None)
     env, theirs = arena.env(str(file)), arena.controller(str(file))
     ours = run_controller(folder, env)
-    policy, params, key = load_policy(file), env.default_params, jax.random.key(3)
+    policy, params, key = read_policy(file), env.default_params, jax.random.key(3)
     reset, step = jax.jit(env.reset), jax.jit(env.step)
     obs, state = reset(key, params)
     actions = []
@@ -151,7 +151,7 @@ def test_names_of_shipped_policies(shipped):
 def test_wrong_files_are_refused(shared_run, tmp_path):
     not_a_policy, bare = tmp_path / "other.npz", tmp_path / "bare.npz"
     np.savez(not_a_policy, x=np.zeros(2))
-    policy = load_policy(shared_run[1])
+    policy = read_policy(shared_run[1])
     header = {name: x for name, x in policy.header.items() if name != "interval_us"}
     save_policy(files.Policy(header, policy.layers, policy.settings), bare)
     written = "is not allowed: expected a file that `ecn-marl export` has written"
@@ -166,7 +166,7 @@ def test_wrong_scenarios_are_refused(own_run, shared_run):
     message = failure("eval", file, "--scenario", "websearch-v0", "--episodes", 1)
     assert "scenario = 'websearch-v0 (" in message
     assert "expected one with 3 ports" in message
-    shared = load_policy(shared_run[1])
+    shared = read_policy(shared_run[1])
     with pytest.raises(ValueError, match="observations = "):
         Exported(ecn_marl.make(TINY), shared)
     view = view_of(shared) | {"actions": "box", "action_options": {}}
@@ -175,7 +175,7 @@ def test_wrong_scenarios_are_refused(own_run, shared_run):
 
 
 def test_options_of_its_episodes(shared_run):
-    scenario, options = episodes_of(load_policy(shared_run[1]))
+    scenario, options = episodes_of(read_policy(shared_run[1]))
     assert (scenario, options) == (TINY, {"max_steps": 12, "reward": "pet"})
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import typer
 
@@ -143,3 +143,40 @@ def _report_compiling(task: str, moved: threading.Event, began: float) -> None:
             pause = SILENCE_S[1]
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+@contextmanager
+def notebook_progress(
+    task: str, total: float, show: Callable[[float, str], None] | None = None
+) -> Iterator[Callable[[float, str], None]]:
+    """What moves the bar of a function: the caller's, else a line in a notebook, else nothing.
+
+    Args:
+        task: text in front.
+        total: all work.
+        show: the caller's bar.
+    """
+    handle = None if show is not None else _notebook_line()
+    if handle is None:
+        yield show or (lambda done, note: None)
+        return
+
+    def move(done: float, note: str = "") -> None:
+        handle.update({"text/plain": f"{task}: {done:,.0f}/{total:,.0f} {note}"}, raw=True)
+
+    try:
+        yield move
+    finally:
+        handle.update({"text/plain": ""}, raw=True)
+
+
+def _notebook_line() -> Any:
+    """A line below a notebook's cell that can be changed; None outside of notebooks."""
+    # Not imported: who runs in a notebook has it already.
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    from IPython.display import display
+
+    return display({"text/plain": ""}, raw=True, display_id=True)
