@@ -136,7 +136,7 @@ class BoundPolicy:
             return State(state.memory, phase)
         try:
             return State(self._policy.observe(state.memory, dict(info)), phase)
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, ValueError):
             allowed = f"what a step returns in an environment made with {self.make_options}"
             raise bad_value("info", sorted(info), allowed) from None
 

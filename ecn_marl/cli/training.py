@@ -148,8 +148,9 @@ def train(
     eval_every: Annotated[
         int | None,
         typer.Option(
-            help="Updates between two evaluations, which decide on the best checkpoint. 0: none.",
-            show_default="a 20th of the run, at least 10",
+            help="Updates between two evaluations, which decide on the best checkpoint; the "
+            "first and the last policy are evaluated, too. 0: none.",
+            show_default="as often as a fifth of the time allows, at most 20 times",
         ),
     ] = None,
     eval_episodes: Annotated[

@@ -31,7 +31,7 @@ from ecn_marl.baselines.runs import Session, resume_run, run_actors, train_run
 from ecn_marl.baselines.search import SearchResult
 from ecn_marl.baselines.static import PREFIX
 from ecn_marl.baselines.training.checkpoint import read_config
-from ecn_marl.baselines.training.logs import read_rows
+from ecn_marl.baselines.training.logs import evaluated_rows, read_rows
 from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.envs.registry import in_view, lookup, make
 from ecn_marl.experiments import searches
@@ -335,7 +335,7 @@ def curves(rows: Sequence[Mapping[str, Any]], seeds: int) -> Curves | None:
         rows: rows of `metrics.jsonl`; `merit` is minus J, a number or one for each seed.
         seeds: number of seeds.
     """
-    evaluated = [row for row in rows if "merit" in row]
+    evaluated = evaluated_rows(rows)
     if not evaluated:
         return None
     steps = np.array([row["steps"] for row in evaluated], np.float64)

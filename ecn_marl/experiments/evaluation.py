@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from os import PathLike, fspath
@@ -23,7 +23,7 @@ from ecn_marl.baselines.evaluation.statistics import over_seeds
 from ecn_marl.baselines.oracle import BEST
 from ecn_marl.experiments import rate
 from ecn_marl.experiments.compare import compare
-from ecn_marl.experiments.policies import Arena, Named, OwnPolicy, arena, resolve
+from ecn_marl.experiments.policies import Arena, Named, OwnPolicy, RunOf, arena, resolve
 from ecn_marl.experiments.recording import Recording, facts
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.results import Result
@@ -119,6 +119,13 @@ def seed_of(name: str) -> tuple[str, int]:
     return (folder, int(number)) if number.isdecimal() else (name, 0)
 
 
+def _shown(policy: Named) -> str:
+    """How a policy is shown among its records: all seeds of a run together."""
+    if isinstance(policy, RunOf):
+        return resolve(policy.folder).label
+    return policy.label
+
+
 def _evaluate(
     place: Arena,
     members: list[Named],
@@ -141,8 +148,8 @@ def _evaluate(
     recording = None
     if folder is not None:
         about = facts(scenario=place.scenario, options=_texts(place.options), seed=seed)
-        seeds = [seed_of(policy.name) for policy in members]
-        recording = Recording(folder, seeds, episodes, about, overwrite)
+        shown = {seed_of(x.name): _shown(x) for x in members}
+        recording = Recording(folder, shown, episodes, about, overwrite)
     evaluations: dict[str, Evaluation] = {}
     more: dict[str, dict[str, Any]] = {}
     for policy, env, controller in ready:
@@ -232,7 +239,3 @@ def _summary(record: Record, allow_flagged: bool) -> dict[str, Any]:
         return summary
     seed_means = np.exp(np.log(record.columns["J"]).mean(1))
     return summary | {"statistics": over_seeds(seed_means[:, None]) | {"of": "J"}}
-
-
-Describe = Callable[[str], str]
-"""The label of a policy's name."""

@@ -307,7 +307,7 @@ class OwnPolicy(Named):
         function: the policy. Options of `make` for its environment are its `make_options`, if any.
     """
 
-    function: Callable[..., Any] = field(default=lambda: None)
+    function: Any = None
     number_of_arguments: int = 1
 
     def view(self, arena: Arena) -> dict[str, Any]:

@@ -10,7 +10,7 @@ front. One chunk holds the episodes that were run at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ class Recording:
     def __init__(
         self,
         folder: str | Path,
-        policies: Sequence[tuple[str, int]],
+        policies: Mapping[tuple[str, int], str],
         episodes: int,
         about: Mapping[str, object],
         overwrite: bool = False,
@@ -55,7 +55,7 @@ class Recording:
 
         Args:
             folder: where.
-            policies: name and number of the seed of each.
+            policies: label of each, by name and number of the seed.
             episodes: episodes of each.
             about: facts, see `TableWriter`.
             overwrite: whether to replace records that are there.
@@ -69,7 +69,10 @@ class Recording:
             for number in self.numbers.values()
             for first in range(0, episodes, BATCH)
         ]
-        listed = [{"policy": name, "seed": seed} for name, seed in policies]
+        listed = [
+            {"policy": name, "seed": seed, "label": label}
+            for (name, seed), label in policies.items()
+        ]
         self.writer = TableWriter(
             folder,
             {**about, "episodes": episodes, "policies": listed},

@@ -214,7 +214,7 @@ class Plots:
 
         if self._result.tables is None:
             raise bad_value("records", False, "True, or a folder: figures are drawn from records")
-        return draw(self._result.tables, kind, labels=self._result.labels, **options)
+        return draw(self._result.tables, kind, labels_of(self._result.tables), **options)
 
     def slowdown(self, **options: Any) -> Figure:
         """Slowdown against flow size: median, p95 and p99 in bins with equal counts."""
@@ -249,3 +249,8 @@ def read_records(folder: str | Path) -> Tables:
         DamagedFile: its list of chunks cannot be read.
     """
     return Tables(folder)
+
+
+def labels_of(tables: Tables) -> dict[str, str]:
+    """How the policies of records were shown, by name."""
+    return {row["policy"]: row["label"] for row in tables.facts.get("policies", ())}

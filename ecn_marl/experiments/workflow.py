@@ -150,5 +150,6 @@ def draw_evaluation(folder: Path, result: Result) -> None:
     title = f"Queue of {port} in {arena.scenario}, evaluation seed {summary['seed']}, episode 0"
     content = queues(series, title)
     write_all({folder / QUEUES: output(content)})
-    if result.tables is not None:
+    # Episodes so short that no flow is measured have no J either.
+    if result.tables is not None and result.flows["measured"].any():
         save(result.plot.slowdown(), folder / SLOWDOWN)

@@ -21,7 +21,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._files import Output, write_all
 from ecn_marl._tables import Tables
+from ecn_marl.baselines.evaluation.statistics import mean_interval
 from ecn_marl.render.plots import INK, style_axis
+from ecn_marl.sim.sizes import SIZE_CLASSES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +54,16 @@ FONTS: dict[Any, Any] = {
 
 QUANTILES = {"median": 0.5, "p95": 0.95, "p99": 0.99}
 CLASSES = ("short", "medium", "long")
+
+LEAST = 3
+"""Bins of each size class at least."""
+
+GAP = 20.0
+"""Ratio of the sizes of two bins above which no line joins them."""
+
+EMPTY = 1e3
+"""Queue below which a port counts as empty in the figure of thresholds, bytes."""
+
 FORMATS = (".pdf", ".svg", ".png")
 BINS = 12
 
@@ -106,26 +118,39 @@ def measured(tables: Tables) -> pd.DataFrame:
 
 
 def slowdown_numbers(flows: pd.DataFrame, bins: int = BINS) -> pd.DataFrame:
-    """Quantiles of the slowdown in bins of flow sizes, with equal counts over all policies.
+    """Quantiles of the slowdown in bins of flow sizes, the same for all policies.
 
-    Sizes that many flows share cannot be divided, so there may be fewer bins.
+    Bins have equal counts within a size class (short, medium, long), and each class has at least
+    `LEAST` of them: long flows are few, and bins over all sizes would hide them among the short
+    ones. Sizes that many flows share cannot be divided, so there may be fewer bins.
 
     Args:
         flows: rows of the table `flows`.
-        bins: number of bins.
+        bins: number of bins, about.
 
     Returns:
         Index policy and bin (from 0); columns `size_bytes` (median size in it), `flows`, `median`,
         `p95`, `p99`.
     """
     sizes = flows["size_bytes"].to_numpy()
-    edges = np.unique(np.quantile(sizes, np.linspace(0.0, 1.0, bins + 1)))
     # An edge belongs to the bin below it.
-    number = np.searchsorted(edges[1:-1], sizes, side="left")
+    number = np.searchsorted(size_edges(sizes, bins), sizes, side="left")
     groups = flows.assign(bin=number).groupby(["policy", "bin"], sort=True)
     quantiles = {name: groups["slowdown"].quantile(q) for name, q in QUANTILES.items()}
     table = groups["size_bytes"].agg(size_bytes="median", flows="size")
     return table.assign(**quantiles)
+
+
+def size_edges(sizes: np.ndarray, bins: int) -> np.ndarray:
+    """Inner edges of the bins of `slowdown_numbers`, bytes, rising."""
+    kind = np.searchsorted(SIZE_CLASSES, sizes)
+    edges: list[float] = []
+    for number in np.unique(kind):
+        members = sizes[kind == number]
+        count = max(LEAST, round(bins * members.size / sizes.size))
+        edges += np.quantile(members, np.linspace(0.0, 1.0, count + 1)[1:]).tolist()
+    inner: np.ndarray = np.unique(edges)[:-1]
+    return inner
 
 
 def _slowdown(tables: Tables, labels: dict[str, str], bins: int = BINS) -> Figure:
@@ -135,11 +160,13 @@ def _slowdown(tables: Tables, labels: dict[str, str], bins: int = BINS) -> Figur
     for axis, name in zip(axes, QUANTILES, strict=True):
         for i, policy in enumerate(_policies(flows)):
             rows = numbers.loc[policy]
-            x, y = rows["size_bytes"] / 1e3, rows[name]
+            x, y = rows["size_bytes"].to_numpy() / 1e3, rows[name].to_numpy()
+            gaps = np.flatnonzero(x[1:] > GAP * x[:-1]) + 1  # no line across sizes without flows
+            x, y = np.insert(x, gaps, np.nan), np.insert(y, gaps, np.nan)
             axis.plot(x, y, label=labels.get(policy, policy), **_line(i))
         axis.set(xscale="log", yscale="log", ylabel=f"{name} slowdown")
         _plain_numbers(axis)
-    axes[-1].set_xlabel("flow size, KB (bins with equal counts of flows)")
+    axes[-1].set_xlabel("flow size, KB (in a size class, bins of equal counts)")
     _legend(figure, axes[0])
     return figure
 
@@ -160,22 +187,17 @@ def classes_numbers(flows: pd.DataFrame, points: int = 200) -> pd.DataFrame:
 def _classes(tables: Tables, labels: dict[str, str]) -> Figure:
     flows = measured(tables)
     numbers = classes_numbers(flows)
-    figure, axes = _page(3, 4.6, sharex=False)
-    for axis, kind in zip(axes, CLASSES, strict=True):
+    present = [kind for kind in CLASSES if (flows["class"] == kind).any()]
+    figure, axes = _page(len(present), 0.6 + 1.35 * len(present), sharex=False)
+    for axis, kind in zip(axes, present, strict=True):
         of_class = numbers[numbers["class"] == kind]
         for i, policy in enumerate(_policies(flows)):
             rows = of_class[of_class["policy"] == policy]
-            line = {**_line(i), "marker": ""}
-            axis.plot(
-                rows["slowdown"], 1.0 - rows["share"], label=labels.get(policy, policy), **line
-            )
+            line = {**_line(i), "marker": "", "label": labels.get(policy, policy)}
+            axis.plot(rows["slowdown"], 1.0 - rows["share"], **line)
         axis.set(xscale="log", yscale="log", ylabel="share of flows above", ylim=(1e-3, 1.0))
         axis.set_title(f"{kind} flows", loc="left", color=INK)
-        if of_class.empty:
-            axis.text(0.5, 0.5, "none", transform=axis.transAxes, ha="center")
-            axis.set_xticks([])
-        else:
-            _plain_numbers(axis, which="x")
+        _plain_numbers(axis, which="x")
     axes[-1].set_xlabel("slowdown")
     _legend(figure, axes[0])
     return figure
@@ -218,11 +240,13 @@ def _queues(tables: Tables, labels: dict[str, str]) -> Figure:
 
 
 def thresholds_numbers(ports: pd.DataFrame, bins: int = BINS) -> pd.DataFrame:
-    """Kmin against the port's queue in the interval before, in bins with equal counts.
+    """Kmin against the port's queue in the interval before.
+
+    Bin 0 has the intervals after an empty queue (below 1 KB), the others equal counts.
 
     Args:
         ports: rows of the table `ports`.
-        bins: number of bins.
+        bins: number of bins, bin 0 apart.
 
     Returns:
         Index policy and bin; columns `queue_bytes` (median), `intervals`, and the quartiles of Kmin
@@ -233,12 +257,19 @@ def thresholds_numbers(ports: pd.DataFrame, bins: int = BINS) -> pd.DataFrame:
     same = rows.groupby(order[:-1], sort=False)
     rows = rows.assign(before=same["queue_mean_bytes"].shift()).dropna(subset=["before"])
     before = rows["before"].to_numpy()
-    edges = np.unique(np.quantile(before, np.linspace(0.0, 1.0, bins + 1)))
-    number = np.searchsorted(edges[1:-1], before, side="left")
+    filled = before[before >= EMPTY]
+    quantiles = np.linspace(0.0, 1.0, bins + 1)[1:-1]
+    edges = np.unique(np.quantile(filled, quantiles)) if filled.size else np.empty(0)
+    number = np.where(before < EMPTY, 0, 1 + np.searchsorted(edges, before, side="left"))
     groups = rows.assign(bin=number).groupby(["policy", "bin"], sort=True)
     table = groups["before"].agg(queue_bytes="median", intervals="size")
     kmin = groups["kmin_bytes"]
     return table.assign(low=kmin.quantile(0.25), median=kmin.median(), high=kmin.quantile(0.75))
+
+
+def busiest_port(ports: pd.DataFrame) -> str:
+    """The port that sent most over all policies and episodes."""
+    return str(ports.groupby("port", sort=False)["sent_bytes"].sum().idxmax())
 
 
 def _thresholds(tables: Tables, labels: dict[str, str], episode: int = 0) -> Figure:
@@ -247,26 +278,28 @@ def _thresholds(tables: Tables, labels: dict[str, str], episode: int = 0) -> Fig
     one = ports[(ports["episode"] == episode) & (ports["seed"] == 0)]
     if one.empty:
         raise bad_value("episode", episode, f"0 to {int(ports['episode'].max())}")
-    numbers = thresholds_numbers(ports)
+    numbers, port = thresholds_numbers(ports), busiest_port(ports)
     for i, policy in enumerate(_policies(ports)):
         line, label = {**_line(i), "marker": ""}, labels.get(policy, policy)
-        rows = one[one["policy"] == policy].groupby("start_us")["kmin_bytes"].median()
-        axes[0].plot(rows.index / 1e3, rows / 1e3, label=label, drawstyle="steps-post", **line)
+        rows = one[(one["policy"] == policy) & (one["port"] == port)]
+        time, kmin = rows["start_us"] / 1e3, rows["kmin_bytes"] / 1e3
+        axes[0].plot(time, kmin, label=label, drawstyle="steps-post", **line)
         binned = numbers.loc[policy]
         queue = binned["queue_bytes"] / 1e3
-        axes[1].fill_between(
-            queue, binned["low"] / 1e3, binned["high"] / 1e3, color=line["color"], alpha=0.15, lw=0
-        )
+        low, high = binned["low"] / 1e3, binned["high"] / 1e3
+        axes[1].fill_between(queue, low, high, color=line["color"], alpha=0.12, lw=0)
         axes[1].plot(queue, binned["median"] / 1e3, label=label, **_line(i))
-    axes[0].set(xlabel=f"time, ms (episode {episode}, median of ports)", ylabel="Kmin, KB")
+    axes[0].set(xlabel="time, ms", ylabel="Kmin, KB")
+    axes[0].set_title(f"episode {episode}, port {port}", loc="left", color=INK)
     axes[1].set(xlabel="queue of the port in the interval before, KB", ylabel="Kmin, KB")
     axes[1].set_xscale("symlog", linthresh=1.0)
-    axes[1].set_xlim(left=0.0)
+    axes[1].set_xlim(left=-0.1)
     axes[1].xaxis.set_major_formatter(FuncFormatter(_thousands))
-    axes[1].set_title("median and quartiles", loc="left", color=INK)
+    axes[1].set_title("all ports: median and quartiles", loc="left", color=INK)
     for axis in axes:
-        axis.set_yscale("log")
-        _plain_numbers(axis, which="y")
+        axis.set_yscale("symlog", linthresh=1.0)  # rules may set a Kmin of 0
+        axis.set_ylim(bottom=-0.15)
+        axis.yaxis.set_major_formatter(FuncFormatter(_thousands))
     _legend(figure, axes[0])
     return figure
 
@@ -302,16 +335,26 @@ def _paired(tables: Tables, labels: dict[str, str], baseline: str | None = None)
         ratio = numbers[numbers["policy"] == policy]["ratio"].to_numpy()
         heights = i + rng.uniform(-0.22, 0.22, ratio.size)
         axis.plot(ratio, heights, ls="", marker="o", ms=2, color="#9a9a9a", mew=0)
-        logs = np.log(ratio)
-        mean = float(np.exp(logs.mean()))
-        axis.plot([mean, mean], [i - 0.34, i + 0.34], color=INK, lw=1.6)
-        axis.annotate(f"{mean:.2f}", (mean, i - 0.36), ha="center", va="bottom", size=6.5)
+        mean, half = mean_interval(np.log(ratio))
+        low, middle, high = np.exp([mean - half, mean, mean + half])
+        axis.plot([low, high], [i, i], color=INK, lw=2.2, solid_capstyle="butt")
+        axis.plot([middle, middle], [i - 0.3, i + 0.3], color=INK, lw=1.2)
+        text = f"{middle:.2f} [{low:.2f}, {high:.2f}]" if half == half else f"{middle:.2f}"
+        axis.annotate(text, (middle, i - 0.3), ha="center", va="bottom", size=6.2)
     axis.axvline(1.0, color=INK, lw=0.7, ls=":")
     axis.set_yticks(range(len(others)), [labels.get(x, x) for x in others])
-    axis.set(ylim=(len(others) - 0.45, -0.65), xscale="log")
-    axis.set_xlabel(f"J relative to {labels.get(baseline, baseline)}, one dot per episode")
-    _plain_numbers(axis, which="x")
+    axis.set(ylim=(len(others) - 0.45, -0.75), xscale="log")
+    left, right = axis.get_xlim()
+    ticks = [x for x in RATIOS if left <= x <= right]
+    axis.set_xticks(ticks, [f"{x:g}" for x in ticks])
+    axis.set_xticks([], minor=True)
+    axis.set_xlabel(f"J relative to {labels.get(baseline, baseline)} in the same episode")
+    axis.set_title("dots: episodes; bar: 95 % interval of the mean", loc="left", color=INK)
     return figure
+
+
+RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.7, 2.0, 3.0, 5.0, 10.0)
+"""Ticks at a log axis of ratios."""
 
 
 def phases_numbers(flows: pd.DataFrame, ports: pd.DataFrame) -> pd.DataFrame:
@@ -357,8 +400,8 @@ def _phases(tables: Tables, labels: dict[str, str]) -> Figure:
             x = np.arange(len(names)) + (i - 0.5 * (len(policies) - 1)) * width
             style = {"color": "white", "edgecolor": _line(i)["color"], "hatch": hatches[i % 6]}
             axis.bar(x, values, width, label=labels.get(policy, policy), lw=0.8, **style)
-        title = {"geomean": "geometric mean", "p99": "p99"}[column]
-        axis.set_ylabel(f"slowdown, {title}")
+        names_of = {"geomean": "geometric mean\nof slowdowns", "p99": "p99 of\nslowdowns"}
+        axis.set_ylabel(names_of[column])
         axis.grid(False, axis="x")
     axes[-1].set_xticks(range(len(names)), names)
     axes[-1].set_xlabel("phase in which a flow begins")
@@ -398,7 +441,7 @@ def _line(number: int) -> dict[str, Any]:
 
 def _legend(figure: Figure, axis: Axes) -> None:
     handles, names = axis.get_legend_handles_labels()
-    columns = 2 if len(names) > 1 else 1
+    columns = min(len(names), 2 if max(map(len, names)) > 16 else 3)
     figure.legend(handles, names, loc="outside upper left", ncols=columns, frameon=False)
 
 
@@ -412,7 +455,8 @@ def _plain_numbers(axis: Axes, which: str = "both") -> None:
         if which in (name, "both"):
             low, high = side.get_view_interval()
             decades = np.log10(max(high, 1e-12) / max(low, 1e-12))
-            subs = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
-            side.set_major_locator(LogLocator(subs=subs, numticks=12))
+            subs = [1.0] if decades >= 2.5 else [1.0, 2.0, 5.0]
+            subs += [3.0, 7.0] if decades < 1.0 else []
+            side.set_major_locator(LogLocator(subs=sorted(subs), numticks=12))
             side.set_major_formatter(FuncFormatter(_thousands))
             side.set_minor_formatter(NullFormatter())

@@ -44,6 +44,29 @@ class Merits(NamedTuple):
     refused: str = ""
 
 
+POINTS, SHARE, COST = 20, 0.2, 0.5
+"""Evaluations of a training at most, the first one apart; the share of its time that they may take;
+time of an evaluated step in that of a training step (measured: 0.3 to 0.5), which also has to learn
+from it."""
+
+
+def evaluations_every(updates: int, steps_per_update: int, episodes: int, intervals: int) -> int:
+    """Updates between two evaluations, if the user does not say.
+
+    As many evaluations as cost `SHARE` of the training, up to `POINTS`; those of the first and the
+    last state are always made. It follows from sizes alone, so a resumed run has the same.
+
+    Args:
+        updates: updates of the training.
+        steps_per_update: steps of a seed in an update.
+        episodes: episodes of an evaluation.
+        intervals: steps of an episode.
+    """
+    budget = SHARE * updates * steps_per_update / (COST * episodes * intervals)
+    points = min(max(int(budget) - 1, 1), POINTS)
+    return max(1, -(-updates // points))
+
+
 Merit = Callable[[PyTree], Merits]
 """Merits of a training state, one policy per seed."""
 
