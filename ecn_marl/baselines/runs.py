@@ -160,8 +160,7 @@ def train_run(
         out: folder of the run.
         overwrite: replace a former run there.
         eval_every: updates between evaluations of the greedy policy, which decide on the best
-            checkpoint; 0 for never, None for `merit.evaluations_every`. The first and the last
-            state are evaluated, too.
+            checkpoint, those of first and last state apart; 0: never, None: `evaluations_every`.
         eval_episodes: episodes per evaluation.
         best_by: kind of merit, `reward` or `objective`, see `merit_function`.
         randomise: ranges of parameters drawn for every training episode, see
@@ -191,8 +190,7 @@ def train_run(
     check_memory("envs, seeds", (config.envs, seeds), needed, f"so many states of {env.name}")
     updates = -(-steps // config.steps_per_update)
     if eval_every is None:
-        sizes = (config.steps_per_update, eval_episodes, env.horizon)
-        eval_every = evaluations_every(updates, *sizes)
+        eval_every = evaluations_every(updates, config, eval_episodes, env.horizon)
     written = {
         "algorithm": algorithm,
         "scenario": scenario,

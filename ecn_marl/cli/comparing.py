@@ -366,7 +366,8 @@ def headroom(
     """Measure how much adaptive thresholds can gain over the best static ones.
 
     The oracle knows the phase of the traffic and has the best thresholds for each phase. What it
-    gains over the best static thresholds is the most that a learner can hope for.
+    gains over the best static thresholds is a reference, not a bound: policies that also look at
+    queues and flows have gained a little more.
     """
     from ecn_marl._files import check_output_folder, json_text
     from ecn_marl.baselines.search import Effort

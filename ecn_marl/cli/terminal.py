@@ -20,7 +20,10 @@ Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max
 
 
 LOAD_HELP = "Load of all traffic sources that have one, a share of the line rate; at most 1.5."
-MAX_STEPS_HELP = "Length of an episode, tuning intervals."
+MAX_STEPS_HELP = (
+    "Length of an episode, in the tuning intervals of the scenario as it is registered. It lasts "
+    "as long whatever the interval of a policy is."
+)
 SCENARIOS, RUNS = "the scenario's", "the first run's, else the scenario's"
 
 Load = Annotated[float | None, typer.Option(help=LOAD_HELP, show_default=SCENARIOS)]

@@ -17,6 +17,7 @@ from ecn_marl._imports import needed_imports
 from ecn_marl._registry import SCRIPT
 from ecn_marl.baselines.algorithms import algorithm_config
 from ecn_marl.baselines.runs import Session, resume_run, train_run
+from ecn_marl.baselines.training.logs import METRICS, read_rows
 from ecn_marl.envs.registry import lookup
 from ecn_marl.experiments.job_files import FILE, toml_of
 from ecn_marl.experiments.jobs import Job
@@ -107,6 +108,14 @@ def train(
         session=session,
         notes={FILE: job_text(job)},
     ).metrics
+
+
+def steps_of_run(folder: Path) -> int:
+    """Steps per seed that a run has behind it; 0 before its first update."""
+    if not (folder / METRICS).is_file():
+        return 0
+    rows = read_rows(folder)
+    return int(rows[-1]["steps"]) if rows else 0
 
 
 def job_text(job: Job) -> str:

@@ -110,11 +110,13 @@ def progress(
     writes_lines = lines and not terminal and not quiet
     bar = bar_of(unit, Console(stderr=True), disable=not terminal)
     tenth, moved = 0, threading.Event()
+    notes: list[str] = []  # the last one, such as which search runs
 
     def show(done: float, note: str = "") -> None:
         nonlocal tenth, total
         total = max(total, done)  # a search may take more episodes than expected
         bar.update(row, completed=done, total=total, note=note)
+        notes[:] = [note] if note else []
         if done:
             moved.set()
         if writes_lines and int(10 * done / total) > tenth:
@@ -122,7 +124,9 @@ def progress(
             typer.echo(f"{task}: {done:,.0f}/{total:,.0f} {unit} {note}".rstrip(), err=True)
 
     if writes_lines:
-        _report_compiling(task, moved, began)  # a thread, because compiling gives no control back
+        _report_compiling(
+            task, moved, began, notes
+        )  # a thread, because compiling gives no control back
     try:
         with bar:
             row = bar.add_task(task, total=total, note="")
@@ -131,7 +135,7 @@ def progress(
         moved.set()  # also after an error: the thread must not write any more
 
 
-def _report_compiling(task: str, moved: threading.Event, began: float) -> None:
+def _report_compiling(task: str, moved: threading.Event, began: float, notes: list[str]) -> None:
     """Write a line from time to time until the first progress."""
     stderr = sys.stderr  # read in the calling thread: tests replace `sys.stderr` for a while
 
@@ -139,7 +143,7 @@ def _report_compiling(task: str, moved: threading.Event, began: float) -> None:
         pause = SILENCE_S[0]
         while not moved.wait(pause):
             taken = clock(time.monotonic() - began)
-            typer.echo(f"{task}: {COMPILING} {taken}", file=stderr)
+            typer.echo(f"{task}: {notes[-1] if notes else COMPILING} {taken}", file=stderr)
             pause = SILENCE_S[1]
 
     threading.Thread(target=wait, daemon=True).start()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import small
 from commands import TINY, failure, run
+from synthetic import evaluation
 
 import ecn_marl
 from ecn_marl import lanes
@@ -20,6 +21,7 @@ from ecn_marl.envs.phases import Phase
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.experiments import policies as po
 from ecn_marl.experiments import searches
+from ecn_marl.experiments.records import Record
 from ecn_marl.sim import Incast, star
 
 pytestmark = pytest.mark.usefixtures("tiny_scenario")
@@ -208,7 +210,7 @@ def test_what_does_not_fit_is_refused(trained):
         ecn_marl.evaluate(["static:secn1", trained], interval_us=40.0)
     with refused(match="policies = 'static:secn1'"):
         ecn_marl.evaluate(["static:secn1", "static:secn1"], TINY)
-    with refused(match="make the environment with"):
+    with refused(match="an environment made with"):
         policy = ecn_marl.load_policy("rule", TINY)
         env = ecn_marl.parallel_env(TINY, actions="thresholds")
         by_hand(policy, env, np.zeros(2, np.uint32))
@@ -266,27 +268,33 @@ def test_a_run_is_a_policy(trained):
 
 
 def test_the_command_and_the_function_are_one(statics, tmp_path):
-    command = ["eval", *STATICS, "--scenario", TINY, "--episodes", 4, "--records", tmp_path / "r"]
+    name = STATICS[0]
+    command = ["eval", name, "--scenario", TINY, "--episodes", 4, "--records", tmp_path / "r"]
     answer = run(*command, "--json")
     assert answer.exit_code == 0, answer.output
-    frames = [x.frame("flows") for x in (ecn_marl.read_records(tmp_path / "r"), statics.tables)]
-    assert frames[0].equals(frames[1])
-    assert json.loads(answer.stdout)["evaluation"]["policies"][0]["J"] == without_nan(
-        statics.summary["policies"][0]["J"]
-    )
+    flows = statics.flows.query(f"policy == '{name}'")
+    assert ecn_marl.read_records(tmp_path / "r").frame("flows").equals(flows)
+    row = json.loads(answer.stdout)["evaluation"]["policies"][0]
+    assert row["J"] == without_nan(statics.summary["policies"][0]["J"])
+    assert row["settings"] == [[5.0, 200.0, 0.01]] and row["interval_us"] == 40.0
     assert (tmp_path / "r" / "slowdown.png").is_file()
     assert "--overwrite" in failure(*command)
 
 
-def test_bench_is_a_function(tmp_path):
+def test_bench_is_a_function(tmp_path, monkeypatch):
+    """Its plan, tables and frame; that the engine trains and scores, `test_bench` tests."""
+    plans = []
+
+    def scored(plan, show):
+        plans.append(plan)
+        names = ("static:best", "oracle", *plan.policies)
+        return {small.SMALL: {x: Record.of(x, [evaluation(x, 4)], {}) for x in names}}
+
     small.register()
-    result = ecn_marl.bench(
-        small.SMALL,
-        ["static:secn1"],
-        episodes=2,
-        search_episodes=2,
-        out=tmp_path,
-        show=small.quiet,
-    )
-    assert set(result.records[small.SMALL]) == {"static:best", "oracle", "static:secn1"}
-    assert len(result.episodes) == 6 and f"## {small.SMALL}" in repr(result)
+    monkeypatch.setattr("ecn_marl.experiments.bench.bench", scored)
+    result = ecn_marl.bench(small.SMALL, ["SECN1"], episodes=4, seeds=2, out=tmp_path / "b")
+    (plan,) = plans
+    assert (plan.policies, plan.seeds, plan.episodes) == (("static:secn1",), 2, 4)
+    assert len(result.episodes) == 12 and set(result.episodes["scenario"]) == {small.SMALL}
+    assert f"## {small.SMALL}" in repr(result)
+    assert (tmp_path / "b" / "results.json").is_file()

@@ -10,7 +10,7 @@ their own part of the tuning stream (`streams`), as the best checkpoint is chose
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -50,7 +50,7 @@ time of an evaluated step in that of a training step (measured: 0.3 to 0.5), whi
 from it."""
 
 
-def evaluations_every(updates: int, steps_per_update: int, episodes: int, intervals: int) -> int:
+def evaluations_every(updates: int, config: Any, episodes: int, intervals: int) -> int:
     """Updates between two evaluations, if the user does not say.
 
     As many evaluations as cost `SHARE` of the training, up to `POINTS`; those of the first and the
@@ -58,11 +58,11 @@ def evaluations_every(updates: int, steps_per_update: int, episodes: int, interv
 
     Args:
         updates: updates of the training.
-        steps_per_update: steps of a seed in an update.
+        config: settings of the trainer; `steps_per_update` are those of a seed.
         episodes: episodes of an evaluation.
         intervals: steps of an episode.
     """
-    budget = SHARE * updates * steps_per_update / (COST * episodes * intervals)
+    budget = SHARE * updates * config.steps_per_update / (COST * episodes * intervals)
     points = min(max(int(budget) - 1, 1), POINTS)
     return max(1, -(-updates // points))
 
