@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from os import PathLike, fspath
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -145,36 +146,40 @@ class Result:
         shutil.copytree(self.tables.folder, folder, dirs_exist_ok=True)
         return Path(folder)
 
-    def compare(self, a: str, b: str, figure: str = "J") -> Comparison:
+    def compare(
+        self, a: str | PathLike[str], b: str | PathLike[str], figure: str = "J"
+    ) -> Comparison:
         """A figure of one policy relative to that of another, paired by episode.
 
         Args:
-            a: name of a policy, as in `records`.
-            b: name of the other.
+            a: a policy: its name, its label, or a run.
+            b: the other.
             figure: `J`, a slowdown such as `short_p99`, or another column of `records`.
 
         Raises:
             ValueError: an unknown policy or figure.
         """
-        columns = [self._columns(name) for name in (a, b)]
+        names = [self._name(fspath(policy)) for policy in (a, b)]
+        columns = [self.records[name].columns for name in names]
         for own in columns:
             if figure not in own:
                 raise unknown_name("figure", figure, own)
-        return Comparison(a, b, figure, columns[0][figure], columns[1][figure])
+        labels = [self.label(name) for name in names]
+        return Comparison(*labels, figure, columns[0][figure], columns[1][figure])
 
-    def _columns(self, name: str) -> dict[str, np.ndarray]:
+    def _name(self, policy: str) -> str:
         names = {label: name for name, label in self.labels.items()} | {n: n for n in self.records}
-        if name not in names:
-            raise unknown_name("policy of this result", name, self.records)
-        return self.records[names[name]].columns
+        if policy not in names:
+            raise unknown_name("policy of this result", policy, self.records)
+        return names[policy]
 
 
 class Comparison:
     """Two policies in the same episodes.
 
     Attributes:
-        a: name of a policy.
-        b: name of the other.
+        a: label of a policy.
+        b: label of the other.
         figure: what is compared.
         ratio: whether `values` are ratios a / b (of J and slowdowns), else differences a - b.
         values: by seeds and episodes, `[seeds, episodes]`; NaN where one has none.
@@ -197,10 +202,9 @@ class Comparison:
 
     def __repr__(self) -> str:
         """One line."""
-        sign = "/" if self.ratio else "-"
+        way = "relative to" if self.ratio else "minus that of"
         interval = f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}] (95 %)"
-        episodes = self.values.shape[1]
-        return f"{self.figure}: {self.a} {sign} {self.b} = {interval}, {episodes} episodes"
+        return f"{self.figure} of {self.a} {way} {self.b}: {interval}"
 
 
 class Plots:

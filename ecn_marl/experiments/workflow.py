@@ -115,7 +115,7 @@ def steps_of_run(folder: Path) -> int:
     if not (folder / METRICS).is_file():
         return 0
     rows = read_rows(folder)
-    return int(rows[-1]["steps"]) if rows else 0
+    return int(rows[-1].get("steps", 0)) if rows else 0
 
 
 def job_text(job: Job) -> str:

@@ -8,6 +8,7 @@ Flows are those that J counts (`measured`); unfinished ones enter with a lower b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from os import fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -318,9 +319,10 @@ def paired_numbers(episodes: pd.DataFrame, baseline: str) -> pd.DataFrame:
     return others[["policy", "seed", "episode"]].assign(ratio=ratio).reset_index(drop=True)
 
 
-def _paired(tables: Tables, labels: dict[str, str], baseline: str | None = None) -> Figure:
+def _paired(tables: Tables, labels: dict[str, str], baseline: Any = None) -> Figure:
     episodes = tables.frame("episodes")
     policies = _policies(episodes)
+    baseline = baseline if baseline is None else fspath(baseline)
     if baseline is None:
         baseline = "static:best" if "static:best" in policies else policies[0]
     if baseline not in policies:

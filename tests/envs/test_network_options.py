@@ -38,7 +38,7 @@ def test_other_links():
     assert np.allclose(far.port_scale(far.default_params.sim), 4.0)
     spines = ecn_marl.make("incast-v0", topology="leaf-spine:2,2,2", traffic=BURSTS, uplink_gbps=40)
     rates = {(p.kind, p.gbps) for p in spines.sim.topology.ports}
-    assert rates == {("host", 25.0), ("fabric", 40.0)}
+    assert rates == {("host", 25.0), ("leaf-up", 40.0), ("spine-down", 40.0)}
     with pytest.raises(ValueError, match=r"delay_us = -1 "):
         ecn_marl.make("incast-v0", delay_us=-1)
 
