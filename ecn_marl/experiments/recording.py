@@ -10,7 +10,7 @@ front. One chunk holds the episodes that were run at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import PyTree
 
-from ecn_marl._tables import Tables, TableWriter
+from ecn_marl._tables import Coded, Column, Tables, TableWriter
 from ecn_marl.baselines.evaluation import traces
 from ecn_marl.baselines.evaluation.completion import COUNTS, SIZES
 from ecn_marl.baselines.evaluation.episodes import BATCH, Evaluation
@@ -95,16 +95,15 @@ class Recording:
         part = _part(self.numbers[policy], first)
         trace = metrics.pop(traces.TRACE)
         count = len(metrics["reward"])
-        rows: dict[str, list[dict[str, np.ndarray]]] = {"flows": [], "ports": []}
-        for i in range(count):
-            one = traces.episode_of(trace, i)
-            rows["flows"].append(traces.flow_columns(env, params, one))
-            rows["ports"].append(traces.port_columns(env, one))
-        for table, columns in rows.items():
-            lengths = [len(next(iter(x.values()))) for x in columns]
-            joined = {n: np.concatenate([x[n] for x in columns]) for n in columns[0]}
-            episode = np.repeat(np.arange(first, first + count), lengths)
-            self.writer.write(table, part, _named(policy, episode) | joined)
+        ports = traces.port_columns(env, trace)
+        repeats = len(ports["start_us"]) // count
+        episode = np.repeat(np.arange(first, first + count), repeats)
+        self.writer.write("ports", part, _named(policy, episode) | ports)
+        rows = [traces.flow_columns(env, params, traces.episode_of(trace, i)) for i in range(count)]
+        lengths = [len(x["flow"]) for x in rows]
+        episode = np.repeat(np.arange(first, first + count), lengths)
+        joined = {name: _joined([x[name] for x in rows]) for name in rows[0]}
+        self.writer.write("flows", part, _named(policy, episode) | joined)
         columns_of = episode_columns(Evaluation(policy[0], metrics), int(params.max_steps))
         numbers = np.arange(first, first + count)
         self.writer.write("episodes", part, _named(policy, numbers) | columns_of)
@@ -114,9 +113,21 @@ def _part(number: int, first: int) -> str:
     return f"{number:03}-{first:05}"
 
 
-def _named(policy: tuple[str, int], episode: np.ndarray) -> dict[str, np.ndarray]:
-    n = len(episode)
-    return {"policy": np.full(n, policy[0]), "seed": np.full(n, policy[1]), "episode": episode}
+def _named(policy: tuple[str, int], episode: np.ndarray) -> dict[str, Column]:
+    zeros = np.zeros(len(episode), np.int32)
+    seed = np.full(len(episode), policy[1])
+    return {"policy": Coded(zeros, (policy[0],)), "seed": seed, "episode": episode}
+
+
+def _joined(columns: Sequence[Column]) -> Column:
+    """A column of several episodes; names are listed once, whatever episode they are from."""
+    arrays = [x for x in columns if not isinstance(x, Coded)]
+    if arrays:
+        return np.concatenate(arrays)
+    coded = [x for x in columns if isinstance(x, Coded)]
+    number = {n: i for i, n in enumerate(dict.fromkeys(n for x in coded for n in x.names))}
+    codes = [np.asarray([number[n] for n in x.names], np.int32)[x.codes] for x in coded]
+    return Coded(np.concatenate(codes), list(number))
 
 
 def episode_columns(evaluation: Evaluation, intervals: int) -> dict[str, np.ndarray]:

@@ -68,11 +68,13 @@ class Result:
 
         from ecn_marl.render.fitting import fitted
 
-        console = Console(width=110, file=io.StringIO(), record=True)
+        # In notebooks rich would display what it prints, instead of writing it.
+        options: dict[str, Any] = {"force_jupyter": False, "color_system": None}
+        console = Console(width=110, file=io.StringIO(), record=True, **options)
         for table in self.rich():
             for part in fitted(table, 110):
                 console.print(part)
-        return console.export_text().rstrip()
+        return "\n".join(line.rstrip() for line in console.export_text().splitlines()).rstrip()
 
     def __repr__(self) -> str:
         """The tables as text, so that a bare `result` shows them."""
@@ -164,8 +166,8 @@ class Result:
         for own in columns:
             if figure not in own:
                 raise unknown_name("figure", figure, own)
-        labels = [self.label(name) for name in names]
-        return Comparison(*labels, figure, columns[0][figure], columns[1][figure])
+        first, second = (self.label(name) for name in names)
+        return Comparison(first, second, figure, columns[0][figure], columns[1][figure])
 
     def _name(self, policy: str) -> str:
         names = {label: name for name, label in self.labels.items()} | {n: n for n in self.records}

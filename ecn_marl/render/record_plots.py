@@ -23,7 +23,7 @@ from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._files import Output, write_all
 from ecn_marl._tables import Tables
 from ecn_marl.baselines.evaluation.statistics import mean_interval
-from ecn_marl.render.plots import INK, style_axis
+from ecn_marl.render.plots import INK, png, style_axis
 from ecn_marl.sim.sizes import SIZE_CLASSES
 
 if TYPE_CHECKING:
@@ -422,9 +422,16 @@ KINDS: dict[str, Callable[..., Figure]] = {
 """Figures by name."""
 
 
+class Printed(Figure):
+    """A figure that notebooks show, whether pyplot is loaded or not."""
+
+    def _repr_png_(self) -> bytes:
+        return png(self)
+
+
 def _page(rows: int, height: float, sharex: bool = True) -> tuple[Figure, list[Axes]]:
     # Not by pyplot, which would keep the figure and change the user's current one.
-    figure = Figure(figsize=(WIDTH_IN, height), dpi=150, layout="constrained")
+    figure = Printed(figsize=(WIDTH_IN, height), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = list(figure.subplots(rows, 1, squeeze=False, sharex=sharex).ravel())
     for axis in axes:

@@ -323,7 +323,8 @@ def _settings(rows: list[dict[str, Any]], label: Callable[[str], str]) -> list[s
     lines = []
     for row in rows:
         if row.get("settings") and not label(row["name"]).endswith(")"):
-            texts = [",".join(f"{x:g}" for x in setting) for setting in row["settings"]]
+            settings = dict.fromkeys(tuple(setting) for setting in row["settings"])
+            texts = [",".join(f"{x:g}" for x in setting) for setting in settings]
             name = label(row["name"])
             lines.append(escape(f"{name}: Kmin KB, Kmax KB, Pmax at 25 Gb/s {'; '.join(texts)}."))
     return lines

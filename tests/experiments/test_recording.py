@@ -102,8 +102,8 @@ def test_a_rerun_writes_equal_files_and_a_log_that_is_too_short_grows(
 
 
 COLUMNS = {
-    "policy": np.array(["a", "b"]),
-    "path": np.array(["", "1-2"]),
+    "policy": Coded(np.array([0, 1]), ("a", "b")),
+    "path": Coded(np.array([0, 1]), ("", "1-2")),
     "fct_us": np.array([1.5, np.nan]),
     "finished": np.array([True, False]),
 }

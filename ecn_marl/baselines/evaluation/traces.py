@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from ecn_marl._tables import Coded, Column
 from ecn_marl.baselines.evaluation.completion import SIZES
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.sizes import SIZE_CLASSES
@@ -83,7 +84,7 @@ def longest(metrics: Mapping[str, Any]) -> int:
     return int(np.max(metrics[TRACE]["log"].count))
 
 
-def flow_columns(env: Any, params: PyTree, trace: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def flow_columns(env: Any, params: PyTree, trace: Mapping[str, Any]) -> dict[str, Column]:
     """All flows of one episode, in the order of their start.
 
     Args:
@@ -118,78 +119,82 @@ def flow_columns(env: Any, params: PyTree, trace: Mapping[str, Any]) -> dict[str
     size = both("payload")
     begins = start_step + np.floor(np.clip(rest, -1e9, 1e9) / dt).astype(np.int32)
     first, last = (int(x) for x in params.sim.window)
-    hosts = np.asarray(sim.topology.hosts)
-    columns = {
-        "source": hosts[both("src")],
-        "destination": hosts[both("dst")],
-        "class": np.asarray(SIZES)[np.searchsorted(SIZE_CLASSES, size)],
+    hosts, src = sim.topology.hosts, both("src")
+    start_us = start_step * float(sim.dt_us) + rest.astype(np.float64)
+    paths = _paths(sim, np.concatenate([log.hop[:, :count], slots["hop"][:, at_end]], 1))
+    columns: dict[str, Column] = {
+        "source": Coded(src, hosts),
+        "destination": Coded(both("dst"), hosts),
+        "class": Coded(np.searchsorted(SIZE_CLASSES, size), SIZES),
         "traffic_class": both("kind"),
         "size_bytes": size.astype(np.int64),
-        "start_us": start_step * float(sim.dt_us) + rest.astype(np.float64),
+        "start_us": start_us,
         "fct_us": np.where(finished, taken, np.nan).astype(np.float64),
         "age_us": np.where(finished, np.nan, taken).astype(np.float64),
         "ideal_us": ideal.astype(np.float64),
         "slowdown": slowdown.astype(np.float64),
-        "path": _paths(sim, np.concatenate([log.hop[:, :count], slots["hop"][:, at_end]], 1)),
+        "path": paths,
         "finished": finished,
         "measured": (begins >= first) & (begins < last),
     }
-    order = np.lexsort((columns["size_bytes"], columns["source"], columns["start_us"]))
-    return {"flow": np.arange(order.size)} | {name: x[order] for name, x in columns.items()}
+    order = np.lexsort((size, src, start_us))
+    rows = {
+        n: Coded(x.codes[order], x.names) if isinstance(x, Coded) else x[order]
+        for n, x in columns.items()
+    }
+    return {"flow": np.arange(order.size), **rows}
 
 
-def _paths(sim: Any, hop: np.ndarray) -> np.ndarray:
+def _paths(sim: Any, hop: np.ndarray) -> Coded:
     """Ports on the way of every flow as text, `[flows]`; `hop` is `[rows, flows]`."""
     if sim.n_ways > 1:
-        return np.full(hop.shape[1], "")
+        return Coded(np.zeros(hop.shape[1], np.int32), ("",))
     bounds, classes = np.asarray(sim.queue_bounds), sim.n_classes
     present = hop < np.diff(bounds)[:, None]
     port = (bounds[:-1, None] + hop) // classes
     ways, which = np.unique(np.where(present, port, -1), axis=1, return_inverse=True)
     texts = ["-".join(str(p) for p in way if p >= 0) for way in ways.T]
-    return np.asarray(texts)[which.reshape(-1)] if texts else np.empty(0, str)
+    return Coded(which.reshape(-1), texts)
 
 
-def port_columns(env: Any, trace: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """All intervals of all ports of one episode.
+def port_columns(env: Any, trace: Mapping[str, Any]) -> dict[str, Column]:
+    """All intervals of all ports of a batch of episodes.
 
     Args:
         env: the environment.
-        trace: entry `TRACE` of the metrics of this episode.
+        trace: entry `TRACE` of the metrics of the batch.
 
     Returns:
-        By name, `[T A]` each: `interval`, `start_us`, `port` (name, switch>peer), `phase` (its
-        name); of the queue `queue_mean_bytes`, `queue_max_bytes`, `queue_std_bytes` over the
+        By name, `[episodes T A]` each: `interval`, `start_us`, `port` (name, switch->peer), `phase`
+        (its name); of the queue `queue_mean_bytes`, `queue_max_bytes`, `queue_std_bytes` over the
         interval; `sent_bytes`, `marked_bytes`, `utilisation` and `paused` (shares); the thresholds
         in force `kmin_bytes`, `kmax_bytes`, `pmax`; and the `reward`.
     """
     kept = {name: np.asarray(x) for name, x in trace["ports"].items()}
-    intervals, ports = kept["queue_mean"].shape
-    names = np.asarray([port.name for port in env.sim.topology.ports])
-    phases = np.asarray(env.phase_names)
-    mean, square = (kept[name].astype(np.float64) for name in ("queue_mean", "queue_sq"))
-    columns: dict[str, np.ndarray] = {
-        "interval": np.repeat(np.arange(intervals), ports),
-        "start_us": np.repeat(np.arange(intervals) * float(env.interval_us), ports),
-        "port": np.tile(names, intervals),
-        "phase": phases[kept["phase"]],
-        "queue_mean_bytes": mean,
-        "queue_max_bytes": kept["queue_max"],
-        # For a steady queue the difference of two float32 can come out below 0.
-        "queue_std_bytes": np.sqrt(np.maximum(square - mean**2, 0.0)),
-        "sent_bytes": kept["tx_bytes"],
-        "marked_bytes": kept["marked_bytes"],
-        "utilisation": kept["utilisation"],
-        "paused": kept["paused"],
-        "kmin_bytes": kept["kmin"],
-        "kmax_bytes": kept["kmax"],
-        "pmax": kept["pmax"],
-        "reward": kept["reward"],
-    }
-    real = ("interval", "port", "phase")
+    shape = kept["queue_mean"].shape
+    episodes, intervals, ports = shape
+    number = np.broadcast_to(np.arange(intervals, dtype=np.int32)[:, None], shape).reshape(-1)
+    port = np.tile(np.arange(ports, dtype=np.int32), episodes * intervals)
+    flat = {name: x.reshape(-1) for name, x in kept.items()}
+    mean = flat["queue_mean"].astype(np.float64)
+    variance = flat["queue_sq"] - mean**2
     return {
-        name: x.reshape(-1) if name in real else x.reshape(-1).astype(np.float64)
-        for name, x in columns.items()
+        "interval": number,
+        "start_us": number * float(env.interval_us),
+        "port": Coded(port, [port.name for port in env.sim.topology.ports]),
+        "phase": Coded(flat["phase"], env.phase_names),
+        "queue_mean_bytes": flat["queue_mean"],
+        "queue_max_bytes": flat["queue_max"],
+        # For a steady queue the difference of two float32 can come out below 0.
+        "queue_std_bytes": np.sqrt(np.maximum(variance, 0.0)).astype(np.float32),
+        "sent_bytes": flat["tx_bytes"],
+        "marked_bytes": flat["marked_bytes"],
+        "utilisation": flat["utilisation"],
+        "paused": flat["paused"],
+        "kmin_bytes": flat["kmin"],
+        "kmax_bytes": flat["kmax"],
+        "pmax": flat["pmax"],
+        "reward": flat["reward"],
     }
 
 
