@@ -431,7 +431,7 @@ class Printed(Figure):
 
 def _page(rows: int, height: float, sharex: bool = True) -> tuple[Figure, list[Axes]]:
     # Not by pyplot, which would keep the figure and change the user's current one.
-    figure = Printed(figsize=(WIDTH_IN, height), dpi=150, layout="constrained")
+    figure = Printed(figsize=(WIDTH_IN, height), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     axes = list(figure.subplots(rows, 1, squeeze=False, sharex=sharex).ravel())
     for axis in axes:

@@ -14,7 +14,7 @@ from commands import failure, run
 
 import ecn_marl
 from ecn_marl import _tables
-from ecn_marl._tables import Tables, TableWriter
+from ecn_marl._tables import Coded, Tables, TableWriter
 from ecn_marl.baselines.evaluation import traces
 from ecn_marl.envs.registry import make
 from ecn_marl.render import record_plots as rp
