@@ -352,7 +352,7 @@ def test_folders_that_cannot_be_made_are_refused_before_work_begins(command, tmp
 def test_train_reports_progress_without_a_terminal(trained):
     lines = [line for line in trained[1].stderr.splitlines() if "compiling" not in line]
     assert lines[0].startswith("train ippo: 8/24 steps return ")
-    assert lines[2].startswith("train ippo: 24/24 steps return ")
+    assert lines[2].startswith("train ippo: 24/24 steps ")
     assert lines[-1] == "evaluate: 6/6 episodes SECN2 (100,400,0.2)"
 
 
@@ -503,7 +503,7 @@ def test_the_table_comes_before_the_plots(tmp_path, monkeypatch):
     def no_curve(folder, show):
         raise OSError("no curve")
 
-    summary = evaluation(episodes=2, seed=0).summary()
+    summary = evaluation("random", episodes=2, seed=0).summary()
     result = SimpleNamespace(
         summary={"scenario": TINY, "options": {}, "episodes": 2, "seed": 0, "policies": [summary]}
     )

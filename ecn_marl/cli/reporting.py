@@ -67,7 +67,6 @@ def report(
 
 @app.command(
     epilog=examples_text(
-        "ecn-marl eval runs/ippo static:best rule --records runs/records",
         "ecn-marl plot runs/records --kind slowdown --out slowdown.pdf",
     )
 )
