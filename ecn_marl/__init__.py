@@ -10,6 +10,12 @@ or grows with utilisation and falls with queue length.
     env = ecn_marl.make("websearch-v0")              # functional: jit, vmap, scan
     env = ecn_marl.vector_env("websearch-v0", 16)    # gymnasium.vector
 
+Train, evaluate, and take the numbers home as data frames:
+
+    run = ecn_marl.train("ippo", "restore-serve-v0")
+    result = ecn_marl.evaluate([run, "static:best", "rule"], "restore-serve-v0")
+    result.flows, result.episodes, result.compare(str(run.folder), "rule")
+
 Or every flow is an agent that sets its own rate, on every RTT packet (`ecn_marl.envs.rate`):
 
     env = ecn_marl.rate_parallel_env("many-to-one-8-v0")
@@ -27,7 +33,7 @@ from ecn_marl.lanes.settings import set_trial_program as _set_trial_program
 if TYPE_CHECKING:
     from ecn_marl import baselines, envs, errors, lanes, sim, wrappers
     from ecn_marl.baselines.algorithms import register_algorithm
-    from ecn_marl.baselines.exporting.policy import load_policy, pretrained_policies
+    from ecn_marl.baselines.exporting.policy import pretrained_policies
     from ecn_marl.baselines.training.trainer import Trainer
     from ecn_marl.envs.features import register_features
     from ecn_marl.envs.parallel import env, parallel_env
@@ -36,6 +42,10 @@ if TYPE_CHECKING:
     from ecn_marl.envs.registry import make, register, scenarios
     from ecn_marl.envs.rewards import register_reward
     from ecn_marl.envs.scenario import Scenario
+    from ecn_marl.experiments.evaluation import evaluate
+    from ecn_marl.experiments.front import bench, train
+    from ecn_marl.experiments.loading import load_policy
+    from ecn_marl.experiments.results import read_records
     from ecn_marl.sim.sizes import register_size_table
     from ecn_marl.sim.sources import register_source
     from ecn_marl.sim.transports import register_transport
@@ -48,15 +58,18 @@ if TYPE_CHECKING:
 _HOME = {
     "Scenario": "ecn_marl.envs.scenario",
     "Trainer": "ecn_marl.baselines.training.trainer",
+    "bench": "ecn_marl.experiments.front",
     "env": "ecn_marl.envs.parallel",
+    "evaluate": "ecn_marl.experiments.evaluation",
     "jaxmarl_env": "ecn_marl.wrappers.bridges.jaxmarl",
-    "load_policy": "ecn_marl.baselines.exporting.policy",
+    "load_policy": "ecn_marl.experiments.loading",
     "make": "ecn_marl.envs.registry",
     "make_rate": "ecn_marl.envs.rate.scenarios",
     "parallel_env": "ecn_marl.envs.parallel",
     "pretrained_policies": "ecn_marl.baselines.exporting.policy",
     "rate_parallel_env": "ecn_marl.envs.rate.parallel",
     "rate_scenarios": "ecn_marl.envs.rate.scenarios",
+    "read_records": "ecn_marl.experiments.results",
     "register": "ecn_marl.envs.registry",
     "register_algorithm": "ecn_marl.baselines.algorithms",
     "register_features": "ecn_marl.envs.features",
@@ -66,6 +79,7 @@ _HOME = {
     "register_transport": "ecn_marl.sim.transports",
     "register_envs": "ecn_marl.wrappers.bridges.registries",
     "scenarios": "ecn_marl.envs.registry",
+    "train": "ecn_marl.experiments.front",
     "vector_env": "ecn_marl.wrappers.bridges.vector_agents",
 }
 _MODULES = ("baselines", "envs", "errors", "lanes", "sim", "wrappers")
@@ -74,9 +88,11 @@ __all__ = [
     "Scenario",
     "Trainer",
     "baselines",
+    "bench",
     "env",
     "envs",
     "errors",
+    "evaluate",
     "jaxmarl_env",
     "lanes",
     "load_policy",
@@ -86,6 +102,7 @@ __all__ = [
     "pretrained_policies",
     "rate_parallel_env",
     "rate_scenarios",
+    "read_records",
     "register",
     "register_algorithm",
     "register_envs",
@@ -96,6 +113,7 @@ __all__ = [
     "register_transport",
     "scenarios",
     "sim",
+    "train",
     "vector_env",
     "wrappers",
 ]

@@ -7,6 +7,9 @@ from difflib import get_close_matches
 
 from ecn_marl.errors import InvalidValue, UnknownName
 
+MANY = 40
+"""Names above which a message that has near ones does not list all."""
+
 
 def unknown_name(kind: str, name: str, choices: Iterable[str]) -> UnknownName:
     """Error for a name that is not registered, with the nearest ones.
@@ -18,8 +21,12 @@ def unknown_name(kind: str, name: str, choices: Iterable[str]) -> UnknownName:
     """
     names = sorted(choices)
     near = get_close_matches(name, names, n=3, cutoff=0.4) if isinstance(name, str) else []
+    if near and len(names) > MANY:
+        known = f"{len(names)} are known"
+    else:
+        known = f"known: {', '.join(names)}"
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    return UnknownName(f"unknown {kind} {name!r}: {hint}known: {', '.join(names)}")
+    return UnknownName(f"unknown {kind} {name!r}: {hint}{known}")
 
 
 def bad_value(field: str, value: object, allowed: str) -> InvalidValue:

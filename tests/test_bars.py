@@ -8,7 +8,7 @@ import time
 import pytest
 from rich.console import Console
 
-from ecn_marl.cli import bars
+from ecn_marl.render import bars
 
 NOTE = "J 6.02, return -22.1, 949 steps/s"
 

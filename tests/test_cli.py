@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from importlib.metadata import version
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -268,7 +269,9 @@ def test_train_leaves_a_run(trained):
         "learning_curve.png",
         "metrics.jsonl",
         "queues.png",
+        "records",
         "run.toml",
+        "slowdown.png",
         "tensorboard",
     ]
     config = json.loads((folder / "config.json").read_text())
@@ -277,7 +280,7 @@ def test_train_leaves_a_run(trained):
     assert config["settings"]["hidden"] == [4]
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["steps"] for row in rows] == [8, 16, 24], "20 steps, rounded up to whole updates"
-    for name in ("learning_curve.png", "queues.png"):
+    for name in ("learning_curve.png", "queues.png", "slowdown.png"):
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
 
 
@@ -349,7 +352,7 @@ def test_folders_that_cannot_be_made_are_refused_before_work_begins(command, tmp
 def test_train_reports_progress_without_a_terminal(trained):
     lines = [line for line in trained[1].stderr.splitlines() if "compiling" not in line]
     assert lines[0].startswith("train ippo: 8/24 steps return ")
-    assert lines[2].startswith("train ippo: 24/24 steps return ")
+    assert lines[2].startswith("train ippo: 24/24 steps ")
     assert lines[-1] == "evaluate: 6/6 episodes SECN2 (100,400,0.2)"
 
 
@@ -494,17 +497,18 @@ def test_eval_needs_a_seed_that_was_trained(trained):
 def test_the_table_comes_before_the_plots(tmp_path, monkeypatch):
     """Results that took hours are printed even if a plot fails."""
     from ecn_marl.cli import training
-    from ecn_marl.experiments import curves, workflow
+    from ecn_marl.experiments import curves
+    from ecn_marl.experiments import evaluation as evaluating
 
     def no_curve(folder, show):
         raise OSError("no curve")
 
-    summary = evaluation(episodes=2, seed=0).summary()
-    result = {"scenario": TINY, "options": {}, "episodes": 2, "seed": 0, "policies": [summary]}
+    summary = evaluation("random", episodes=2, seed=0).summary()
+    result = SimpleNamespace(
+        summary={"scenario": TINY, "options": {}, "episodes": 2, "seed": 0, "policies": [summary]}
+    )
     monkeypatch.setattr(training, "_train", lambda *_, **__: [{"update": 1}])
-    monkeypatch.setattr(workflow, "learners", lambda _: ["random"])
-    monkeypatch.setattr(workflow, "label", str)
-    monkeypatch.setattr(workflow, "evaluate", lambda *_: result)
+    monkeypatch.setattr(evaluating, "evaluate", lambda *_, **__: result)
     monkeypatch.setattr(curves, "draw_learning_curve", no_curve)
     answer = run("train", "ippo", "--scenario", TINY, "--evaluate", "--out", tmp_path)
     assert (answer.exit_code, answer.stderr) == (2, "ecn-marl: no curve\n")

@@ -28,7 +28,10 @@ LAYERS = (
 """From the bottom to the top; layers side by side do not know each other. `base` are the modules at
 the top of the package: errors, checks of values, locks, registries."""
 
-UP = {("envs", "render"): "`env.render()` loads what draws when it is first asked for a frame"}
+UP = {
+    ("envs", "render"): "`env.render()` loads what draws when it is first asked for a frame",
+    ("envs", "wrappers"): "`make(checked=True)` wraps the environment",
+}
 """What may be imported from above, within functions only, and why."""
 
 

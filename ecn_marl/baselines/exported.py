@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from ecn_marl._errors import bad_value
 from ecn_marl._imports import restore_imports
 from ecn_marl.baselines.exporting.export import head_header
-from ecn_marl.baselines.exporting.policy import PRETRAINED, Policy, load_policy, policy_file
+from ecn_marl.baselines.exporting.policy import PRETRAINED, Policy, policy_file, read_policy
 from ecn_marl.baselines.exporting.rate_policy import RatePolicy
 from ecn_marl.baselines.rl.distributions import head_for
 from ecn_marl.baselines.rl.networks import network_flops
@@ -50,7 +50,7 @@ def read_exported(policy: str) -> Policy:
     file = policy_file(policy)
     if not file.is_file():
         raise bad_value("policy", policy, "a file that `ecn-marl export` has written")
-    loaded = load_policy(file)
+    loaded = read_policy(file)
     if isinstance(loaded, RatePolicy):
         raise bad_value("policy", policy, "a policy of ports here: this one is of flows, for rates")
     restore_imports(loaded.header.get("imports") or {}, f"policy {policy}", trusted=False)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.exported import is_exported
-from ecn_marl.baselines.exporting.policy import load_policy, policy_file
+from ecn_marl.baselines.exporting.policy import policy_file, read_policy
 from ecn_marl.baselines.exporting.rate_policy import MODELS, RatePolicy
 from ecn_marl.envs.rate.actions import ContinuousFactor
 
@@ -42,7 +42,7 @@ def is_rate_file(policy: str) -> bool:
     """Whether a policy is a file with a policy of flows."""
     if not is_exported(policy) or not policy_file(policy).is_file():
         return False
-    return isinstance(load_policy(policy), RatePolicy)
+    return isinstance(read_policy(policy), RatePolicy)
 
 
 def read_rate_exported(policy: str) -> RatePolicy:
@@ -56,7 +56,7 @@ def read_rate_exported(policy: str) -> RatePolicy:
     """
     if not policy_file(policy).is_file():
         raise bad_value("policy", policy, "a file that `ecn-marl export` has written")
-    loaded = load_policy(policy)
+    loaded = read_policy(policy)
     if not isinstance(loaded, RatePolicy):
         raise bad_value("policy", policy, "a policy of flows here: this one is of ports")
     return loaded

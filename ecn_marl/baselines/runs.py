@@ -32,7 +32,12 @@ from ecn_marl._lock import LOCK, locked
 from ecn_marl._memory import check_memory
 from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController
-from ecn_marl.baselines.evaluation.merit import MERITS, greedy_controller, merit_function
+from ecn_marl.baselines.evaluation.merit import (
+    MERITS,
+    evaluations_every,
+    greedy_controller,
+    merit_function,
+)
 from ecn_marl.baselines.exporting.export import export_policy
 from ecn_marl.baselines.exporting.policy import Policy
 from ecn_marl.baselines.training.checkpoint import (
@@ -155,7 +160,7 @@ def train_run(
         out: folder of the run.
         overwrite: replace a former run there.
         eval_every: updates between evaluations of the greedy policy, which decide on the best
-            checkpoint; 0 for never, None for a twentieth of the run, at least ten updates.
+            checkpoint, those of first and last state apart; 0: never, None: `evaluations_every`.
         eval_episodes: episodes per evaluation.
         best_by: kind of merit, `reward` or `objective`, see `merit_function`.
         randomise: ranges of parameters drawn for every training episode, see
@@ -184,6 +189,8 @@ def train_run(
     needed = config.envs * seeds * env.sim.state_bytes
     check_memory("envs, seeds", (config.envs, seeds), needed, f"so many states of {env.name}")
     updates = -(-steps // config.steps_per_update)
+    if eval_every is None:
+        eval_every = evaluations_every(updates, config, eval_episodes, env.horizon)
     written = {
         "algorithm": algorithm,
         "scenario": scenario,
@@ -192,7 +199,7 @@ def train_run(
         "steps": steps,
         "seed": seed,
         "seeds": seeds,
-        "eval_every": max(10, updates // 20) if eval_every is None else eval_every,
+        "eval_every": eval_every,
         "eval_episodes": eval_episodes,
         "best_by": best_by,
         "allow_flagged": allow_flagged,
@@ -276,7 +283,8 @@ def _check_flow_lists(config: dict[str, Any]) -> None:
 
 
 def _saving(session: Session, config: dict[str, Any]) -> Saving:
-    return Saving(session.save_updates, session.save_seconds, config.get("eval_every", 0))
+    every = config.get("eval_every", 0)
+    return Saving(session.save_updates, session.save_seconds, every, ends=True)
 
 
 def _pretrained(config: dict[str, Any], env: EcnEnv) -> tuple[PyTree, PyTree] | None:

@@ -11,7 +11,6 @@ import typer
 
 from ecn_marl.cli import papers
 from ecn_marl.cli.app import app, examples_text
-from ecn_marl.cli.bars import Move, progress
 from ecn_marl.cli.terminal import (
     AllowFlagged,
     Env,
@@ -23,6 +22,7 @@ from ecn_marl.cli.terminal import (
     show_tables,
     stops_in_one_line,
 )
+from ecn_marl.render.bars import Move, progress
 
 if TYPE_CHECKING:
     from ecn_marl.experiments.plan import Plan
@@ -253,18 +253,15 @@ def _refuse(options: Mapping[str, object], names: Iterable[str], allowed: str) -
 def _bench_scenarios(plan: Plan, results: Path | None, allow_flagged: bool, as_json: bool) -> None:
     """`bench` on scenarios whose agents are ports."""
     from ecn_marl._files import Output, json_text, write_all
-    from ecn_marl.experiments import bench as bn
-    from ecn_marl.experiments.publish import TABLE, publish
+    from ecn_marl.experiments.front import run_bench
     from ecn_marl.speed.machine import describe
 
     with _bars() as show, stops_in_one_line(AGAIN):
-        records = bn.bench(plan, show)
-    facts = {"protocol": bn.protocol(plan), "machine": describe()}
-    result, _ = publish(records, plan.out, facts, allow_flagged)
-    text = json_text(result) + "\n"
+        result = run_bench(plan, show, allow_flagged, machine=describe())
+    text = json_text(result.summary) + "\n"
     if results is not None:
         write_all({results: Output("w", lambda file: file.write(text))})
-    typer.echo(text if as_json else (plan.out / TABLE).read_text(encoding="utf-8"), nl=False)
+    typer.echo(text if as_json else f"{result!r}\n", nl=False)
 
 
 def _bench_rates(
@@ -369,7 +366,8 @@ def headroom(
     """Measure how much adaptive thresholds can gain over the best static ones.
 
     The oracle knows the phase of the traffic and has the best thresholds for each phase. What it
-    gains over the best static thresholds is the most that a learner can hope for.
+    gains over the best static thresholds is a reference, not a bound: policies that also look at
+    queues and flows have gained a little more.
     """
     from ecn_marl._files import check_output_folder, json_text
     from ecn_marl.baselines.search import Effort

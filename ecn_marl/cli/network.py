@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from ecn_marl.cli.app import app, examples_text
-from ecn_marl.cli.bars import progress
 from ecn_marl.cli.terminal import (
     Backend,
     Json,
@@ -17,6 +16,7 @@ from ecn_marl.cli.terminal import (
     show_tables,
     write_bytes,
 )
+from ecn_marl.render.bars import progress
 
 
 @app.command(

@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from ecn_marl.cli.bars import Move, clock, progress
+from ecn_marl.render.bars import Move, clock, progress
 
 ALL = "all"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,6 @@ from typing import Annotated
 import typer
 
 from ecn_marl.cli.app import app, examples_text
-from ecn_marl.cli.bars import progress
 from ecn_marl.cli.terminal import (
     AllowFlagged,
     Backend,
@@ -19,9 +17,11 @@ from ecn_marl.cli.terminal import (
     RunLoad,
     RunMaxSteps,
     Seed,
+    draw_slowdown,
     show_results,
     write_bytes,
 )
+from ecn_marl.render.bars import progress
 
 
 @app.command(
@@ -68,14 +68,14 @@ def export(
     from ecn_marl._files import check_output
     from ecn_marl.baselines.exporting.policy import save_policy
     from ecn_marl.cli import rate
-    from ecn_marl.experiments import workflow as wf
+    from ecn_marl.experiments.policies import RunOf
 
     check_output("--out", out)
     if rate.is_run(run):
         rate.export(run, out, checkpoint, int8, tree)
         return
     rate.check_form(run, int8, tree)
-    policy = wf.policy_of(run, checkpoint)
+    policy = RunOf(run).policy(checkpoint)
     save_policy(policy, out)
     summary = f"{policy.header['algorithm']} of update {policy.header['update']}"
     typer.echo(f"{out}: {summary}, {out.stat().st_size / 1000:.0f} KB")
@@ -135,26 +135,58 @@ def evaluate(
             min=1,
         ),
     ] = 1,
+    records: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write tables of all flows, ports and episodes to this folder, and draw slowdown "
+            "against flow size. Parquet with pyarrow (extra `records`), CSV without it.",
+            show_default="no records",
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace records that are in the folder.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compare policies on the same tuning episodes, which no policy was trained on."""
     from ecn_marl.cli import rate
+    from ecn_marl.experiments import evaluation as ev
     from ecn_marl.experiments import jobs as jb
-    from ecn_marl.experiments import workflow as wf
+    from ecn_marl.experiments.evaluation import EPISODES
+    from ecn_marl.experiments.policies import resolve
 
     if rate.is_evaluation(policies, scenario):
         inapplicable = jb.not_none(
-            load=load, max_steps=max_steps, allow_flagged=allow_flagged or None
+            load=load,
+            max_steps=max_steps,
+            allow_flagged=allow_flagged or None,
+            records=records,
+            overwrite=overwrite or None,
         )
         rate.evaluate(policies, scenario, episodes or 1, seed, inapplicable, env or [], as_json)
         return
-    episodes = episodes or 64
-    names = [name for policy in policies for name in wf.learners(policy)]
     options = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
-    arena = replace(wf.arena(names, scenario, **options), checkpoint=checkpoint, backend=backend)
-    with progress("evaluate", "episodes", episodes * len(names)) as show:
-        result = wf.evaluate(arena, names, episodes, seed, show, allow_flagged, workers)
-    show_results({"evaluation": result}, as_json)
+    count = episodes or EPISODES
+    total = count * sum(len(resolve(name).members) for name in policies)
+    with progress("evaluate", "episodes", total) as show:
+        result = ev.evaluate(
+            policies,
+            scenario,
+            episodes=count,
+            seed=seed,
+            records=records or False,
+            overwrite=overwrite,
+            checkpoint=checkpoint,
+            allow_flagged=allow_flagged,
+            backend=backend,
+            workers=workers,
+            show=show,
+            **options,
+        )
+    show_results({"evaluation": result.summary}, as_json)
+    if result.tables is not None:
+        draw_slowdown(result, as_json)
 
 
 @app.command(
@@ -198,7 +230,7 @@ def play(
     """Record one episode to watch: as a web page with a time slider, a GIF or a film."""
     from ecn_marl._files import Output, check_output, write_all
     from ecn_marl.experiments import jobs as jb
-    from ecn_marl.experiments import workflow as wf
+    from ecn_marl.experiments import policies as po
     from ecn_marl.render import player
     from ecn_marl.render.episode import Side, record
 
@@ -206,14 +238,15 @@ def play(
     suffix = player.check_format("--out", out)
     options = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
     names = [policy] if beside is None else [policy, beside]
-    arena = wf.arena(names, scenario, **options)
+    arena = po.arena(names, scenario, **options)
     sides: list[Side] = []
     with progress("play", "episodes", len(names)) as show:
         for name in names:
-            show(len(sides), f"{wf.label(name)}: compiling")
+            label = po.resolve(name).label
+            show(len(sides), f"{label}: compiling")
             played_env, controller = arena.env(name), arena.controller(name)
             episode = record(played_env, played_env.default_params, controller, seed)
-            sides.append(Side(wf.label(name), played_env, episode))
+            sides.append(Side(label, played_env, episode))
     data = player.content(sides, seed, suffix, fps)
     write_all({out: Output("wb", partial(write_bytes, data))})
     first, size = sides[0], len(data) / 1e6

@@ -9,8 +9,8 @@ from typing import Any
 
 import typer
 
-from ecn_marl.cli.bars import Move, progress
 from ecn_marl.cli.terminal import show_tables
+from ecn_marl.render.bars import Move, progress
 
 DEFAULT_SCENARIO = "many-to-one-8-v0"
 

@@ -1,4 +1,4 @@
-"""The command that makes tables and figures from records: report."""
+"""Commands that make tables and figures from records: report, plot."""
 
 from __future__ import annotations
 
@@ -63,3 +63,36 @@ def report(
     typer.echo((target / TABLE).read_text(encoding="utf-8"), nl=False)
     names = ", ".join(str(path.relative_to(target)) for path in files)
     typer.echo(f"{target}: {names}", err=True)
+
+
+@app.command(
+    epilog=examples_text(
+        "ecn-marl plot runs/records --kind slowdown --out slowdown.pdf",
+    )
+)
+def plot(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Folder of records, as --records writes them."),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write: .pdf, .svg or .png.")],
+    kind: Annotated[
+        str,
+        typer.Option(
+            help="slowdown (against flow size: median, p95, p99), classes (distribution by size "
+            "class), queues, thresholds (against time and queue), paired (J by episode) or phases."
+        ),
+    ] = "slowdown",
+) -> None:
+    """Draw a figure from records, as wide as a column of a paper. Nothing is simulated."""
+    from ecn_marl._files import check_output
+    from ecn_marl.experiments.results import labels_of, read_records
+    from ecn_marl.render import record_plots as rp
+
+    check_output("--out", out)
+    tables = read_records(folder)
+    if tables.missing:
+        lost = sum(map(len, tables.missing.values()))
+        typer.echo(f"ecn-marl: {folder}: {lost} chunks are missing; it was cut off", err=True)
+    rp.save(rp.draw(tables, kind, labels_of(tables)), out)
+    typer.echo(f"{out}: {kind}, {out.stat().st_size / 1000:.0f} KB")

@@ -64,14 +64,14 @@ def _draw_scenario(name: str, out: Path, seed: int) -> None:
 def _list_scenarios(as_json: bool) -> None:
     """The registered scenarios as a table."""
     from ecn_marl._files import json_text
-    from ecn_marl.baselines.exporting.policy import PRETRAINED, load_policy, pretrained_policies
+    from ecn_marl.baselines.exporting.policy import PRETRAINED, pretrained_policies, read_policy
     from ecn_marl.envs.rate.scenarios import rate_scenarios
     from ecn_marl.envs.registry import lookup, make
     from ecn_marl.envs.registry import scenarios as names
     from ecn_marl.render.tables import scenario_table
 
     pretrained = {
-        PRETRAINED + name: load_policy(PRETRAINED + name) for name in pretrained_policies()
+        PRETRAINED + name: read_policy(PRETRAINED + name) for name in pretrained_policies()
     }
     rows: list[dict[str, Any]] = []
     for name in names():

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from ecn_marl.experiments.results import Result
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, max=2**32 - 1)]
 Backend = Annotated[
@@ -25,7 +27,10 @@ Backend = Annotated[
 ]
 
 LOAD_HELP = "Load of all traffic sources that have one, a share of the line rate; at most 1.5."
-MAX_STEPS_HELP = "Length of an episode, tuning intervals."
+MAX_STEPS_HELP = (
+    "Length of an episode, in the tuning intervals of the scenario as it is registered. It lasts "
+    "as long whatever the interval of a policy is."
+)
 SCENARIOS, RUNS = "the scenario's", "the first run's, else the scenario's"
 
 Load = Annotated[float | None, typer.Option(help=LOAD_HELP, show_default=SCENARIOS)]
@@ -73,13 +78,28 @@ def show_tables(tables: list[Table]) -> None:
 def show_results(result: dict[str, Any], as_json: bool) -> None:
     """Print results of a training or an evaluation, as JSON or as a table."""
     from ecn_marl._files import json_text
-    from ecn_marl.experiments.workflow import label
+    from ecn_marl.experiments.policies import resolve
     from ecn_marl.render.tables import evaluation_tables
 
     if as_json:
         typer.echo(json_text(result))
     elif "evaluation" in result:
-        show_tables(evaluation_tables(result["evaluation"], label, console().width))
+        evaluation = result["evaluation"]
+        show_tables(
+            evaluation_tables(evaluation, lambda name: resolve(name).label, console().width)
+        )
+
+
+def draw_slowdown(result: Result, quiet: bool) -> None:
+    """Draw slowdown against flow size beside the records of an evaluation, and name the files."""
+    from ecn_marl.render.record_plots import save
+
+    tables = result.tables
+    assert tables is not None
+    picture = tables.folder / "slowdown.png"
+    save(result.plot.slowdown(), picture)
+    if not quiet:
+        typer.echo(f"{tables.folder}: {', '.join(sorted(p.name for p in tables.folder.iterdir()))}")
 
 
 @contextmanager

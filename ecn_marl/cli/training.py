@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ecn_marl.cli.app import app, examples_text
-from ecn_marl.cli.bars import progress
 from ecn_marl.cli.terminal import (
     AllowFlagged,
     Env,
@@ -18,6 +17,7 @@ from ecn_marl.cli.terminal import (
     show_results,
     stops_in_one_line,
 )
+from ecn_marl.render.bars import progress
 
 if TYPE_CHECKING:
     from ecn_marl.baselines.runs import Session
@@ -148,8 +148,9 @@ def train(
     eval_every: Annotated[
         int | None,
         typer.Option(
-            help="Updates between two evaluations, which decide on the best checkpoint. 0: none.",
-            show_default="a 20th of the run, at least 10",
+            help="Updates between two evaluations, which decide on the best checkpoint; the "
+            "first and the last policy are evaluated, too. 0: none.",
+            show_default="as often as a fifth of the time allows, at most 20 times",
         ),
     ] = None,
     eval_episodes: Annotated[
@@ -288,6 +289,10 @@ def train(
         None if distributed else devices,
         wandb if main_process else None,
     )
+    if resume is not None and main_process and (done := wf.steps_of_run(folder)) >= job.steps:
+        typer.echo(
+            f"{folder}: has its {done:,} steps already; --steps continues it to more", err=True
+        )
     rows = _train(job, folder, overwrite, session, resume is not None, quiet=not main_process)
     if main_process:
         _report(job, folder, rows[-1], (episodes or 64) if evaluate else None, as_json)
@@ -333,23 +338,30 @@ def _report(
         as_json: whether to print JSON.
     """
     from ecn_marl.experiments import curves as cv
+    from ecn_marl.experiments import evaluation as ev
     from ecn_marl.experiments import workflow as wf
 
     result: dict[str, Any] = {"run": str(folder), "training": last_row}
-    arena = None
+    evaluated = None
     if episodes is not None:
-        policies = [*wf.learners(folder), *wf.references(job.scenario)]
-        arena = wf.arena(policies, None)
-        with progress("evaluate", "episodes", episodes * len(policies)) as show:
-            result["evaluation"] = wf.evaluate(
-                arena, policies, episodes, job.seed, show, job.allow_flagged
+        policies = [str(folder), *wf.references(job.scenario)]
+        with progress("evaluate", "episodes", episodes * (job.seeds + len(policies) - 1)) as show:
+            evaluated = ev.evaluate(
+                policies,
+                episodes=episodes,
+                seed=job.seed,
+                records=folder / wf.RECORDS,
+                overwrite=True,
+                allow_flagged=job.allow_flagged,
+                show=show,
             )
-        wf.write_evaluation(folder, result["evaluation"])
+        result["evaluation"] = evaluated.summary
+        wf.write_evaluation(folder, evaluated.summary)
     show_results(result, as_json)  # before the plots: results appear even if a plot fails
     with progress("evaluate references", "%", 100.0, quiet=as_json) as show:
         cv.draw_learning_curve(folder, show)
-    if arena is not None:
-        wf.draw_queues(folder, arena, result["evaluation"])
+    if evaluated is not None:
+        wf.draw_evaluation(folder, evaluated)
     if not as_json:
         names = ", ".join(sorted(path.name for path in folder.iterdir()))
         typer.echo(f"{folder}: {names}")

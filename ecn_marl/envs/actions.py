@@ -1,10 +1,11 @@
 """Actions: how an agent's choice becomes the ECN setting (Kmin, Kmax, Pmax) of its port.
 
-Three codecs, one interface (`ActionCodec`):
+Four codecs, one interface (`ActionCodec`):
 
     multidiscrete   [3] indices   Kmin = E(n), Kmax = E(n + 1 + gap), Pmax from a list
     discrete        []  index     one entry of a list of whole settings
     box             [3] reals     log-scaled Kmin, Kmax / Kmin and Pmax
+    thresholds      [3] reals     Kmin and Kmax of the port itself in bytes, and Pmax, as they are
 
 with E(n) = alpha 2^n KB (PET, section 4.2.2, eq. 5, after ACC). Thresholds are given in KB
 (1000 B) for a 25 Gb/s port and grow with the port's rate, as SECN2 does (ACC, section 5.1).
@@ -390,8 +391,54 @@ class BoxAction(ActionCodec):
         return np.full(3, -1.0), np.full(3, 1.0)
 
 
+@dataclass(frozen=True)
+class ThresholdsAction(ActionCodec):
+    """The thresholds themselves, float32 [3]: Kmin and Kmax of the port in bytes, and Pmax.
+
+    For rules, which know what they want to set: nothing is scaled or rounded, so a rule that acts
+    through an environment sets the bits that it sets in an evaluation. It is no action space to
+    learn in.
+    """
+
+    name: ClassVar[str] = "thresholds"
+    components: ClassVar[tuple[str, ...]] = ("kmin", "kmax", "pmax")
+    dtype: ClassVar[type[np.generic]] = np.float32
+
+    def decode(self, action: Float[Array, "agents 3"], port_scale: Float[Array, " agents"]) -> Ecn:
+        """ECN settings of all ports, bytes; values out of range are clipped, NaN counts as 0."""
+        low, high = (jnp.asarray(limit, jnp.float32) for limit in self._limits())
+        kmin, kmax, pmax = jnp.clip(jnp.where(jnp.isnan(action), 0.0, action), low, high).T
+        return Ecn(kmin=kmin, kmax=jnp.maximum(kmin, kmax), pmax=pmax)
+
+    def sample(self, key: PRNGKeyArray, num_agents: int) -> Float[Array, "agents 3"]:
+        """Random settings of the default `box`, for ports of 25 Gb/s."""
+        box = BoxAction()
+        return self.actions(box.decode(box.sample(key, num_agents), jnp.ones(num_agents)))
+
+    @staticmethod
+    def actions(ecn: Ecn) -> Float[Array, "agents 3"]:
+        """The actions that set these thresholds, bytes, `[agents]` each."""
+        return jnp.stack([ecn.kmin, ecn.kmax, ecn.pmax], -1).astype(jnp.float32)
+
+    def encode(self, kmin_kb: float, kmax_kb: float, pmax: float) -> np.ndarray:
+        """The action of a setting of a 25 Gb/s port, float32 [3]."""
+        kmin_kb, kmax_kb, pmax = checked_setting((kmin_kb, kmax_kb, pmax), "setting")
+        return np.asarray((kmin_kb * KB, kmax_kb * KB, pmax), np.float32)
+
+    def gymnasium_space(self) -> gymnasium.spaces.Box:
+        """A new `Box` of one agent's actions."""
+        from gymnasium import spaces
+
+        low, high = (limit.astype(np.float32) for limit in self._limits())
+        return spaces.Box(low, high, (3,), np.float32)
+
+    def _limits(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros(3), np.asarray((LARGEST_KB * KB, LARGEST_KB * KB, 1.0))
+
+
 ACTIONS: dict[str, type[ActionCodec]] = {
-    codec.name: codec for codec in (MultiDiscreteAction, DiscreteAction, BoxAction)
+    codec.name: codec
+    for codec in (MultiDiscreteAction, DiscreteAction, BoxAction, ThresholdsAction)
 }
 """The action codecs known by name."""
 
@@ -412,7 +459,7 @@ def action_codec(name: str | ActionCodec, **overrides: object) -> ActionCodec:
             raise bad_value("actions", name, f"a name, to go with {', '.join(overrides)}")
         return name
     if not isinstance(name, str):
-        raise bad_value("actions", name, "box, discrete or multidiscrete, or an ActionCodec")
+        raise bad_value("actions", name, f"{', '.join(ACTIONS)}, or an ActionCodec")
     if name not in ACTIONS:
         raise unknown_name("actions", name, tuple(ACTIONS))
     kind = ACTIONS[name]

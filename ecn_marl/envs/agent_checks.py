@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from ecn_marl._errors import bad_value
+import numpy as np
+
+from ecn_marl._errors import bad_value, unknown_name
 
 Space = TypeVar("Space")
 
@@ -53,3 +55,38 @@ def check_shape(action: object, shape: tuple[int, ...]) -> None:
         raise bad_value("action", action, f"an array {list(shape)}: agents first")
     if tuple(received) != shape:
         raise bad_value("shape of action", tuple(received), f"{shape}: agents first")
+
+
+def reset_options(options: Mapping[str, object] | None, allowed: tuple[str, ...]) -> dict[str, Any]:
+    """The options of a reset, checked.
+
+    Args:
+        options: what the user passed.
+        allowed: names of options that the face has.
+
+    Raises:
+        ValueError: no dict, or an unknown name; the message lists the names.
+    """
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        raise bad_value("options", options, f"a dict; known: {', '.join(allowed) or 'none'}")
+    for name in options:
+        if name not in allowed:
+            raise unknown_name("option of reset", name, allowed)
+    return dict(options)
+
+
+def key_words(value: object, shape: tuple[int, ...]) -> np.ndarray:
+    """Data of JAX keys that fix episodes, uint32; see `EcnParallelEnv.reset`.
+
+    Raises:
+        ValueError: another shape, or no whole numbers of 32 bits.
+    """
+    words = np.asarray(value)
+    if words.shape != shape or words.dtype.kind not in "iu":
+        received = f"{words.dtype} {list(words.shape)}"
+        raise bad_value("key", received, f"uint32 {list(shape)}, such as jax.random.key_data(key)")
+    if words.size and (words.min() < 0 or words.max() >= 2**32):
+        raise bad_value("key", words.tolist(), "whole numbers from 0 to 2^32 - 1")
+    return words.astype(np.uint32)

@@ -44,6 +44,9 @@ ACCOUNTS = (
 )
 """Counts of the flows of an episode, see `EcnEnv.accounts`, which has its flags as well."""
 
+PHASE = "phase"
+"""Entry of `info` with the phase of the next interval; `make(counts=("phase",))` asks for it."""
+
 FLOWLETS = ("flowlets", "flowlets_kept")
 """Further accounts where `load_balancing` is `flowlet`."""
 
@@ -150,6 +153,8 @@ class EcnEnv:
         failing: arguments of `fail_links` as sorted pairs; empty if no link fails.
         telemetry: delay, period and precision of observations and actions.
         reward_reference: what rewards are relative to, None for nothing.
+        phase_info: whether `info` has the `phase` that every port is in at the start of the next
+            interval, for policies that know it.
     """
 
     name: str
@@ -165,6 +170,7 @@ class EcnEnv:
     failing: tuple[tuple[str, Any], ...] = ()
     telemetry: tm.Telemetry = field(default_factory=tm.Telemetry)
     reward_reference: RewardReference | None = None
+    phase_info: bool = False
 
     def __repr__(self) -> str:
         """One line: scenario, agents, and what they see, set and earn."""
@@ -358,6 +364,17 @@ class EcnEnv:
         )
         return flatten(state.history), state
 
+    def reset_info(self, state: EnvState, params: EnvParams) -> dict[str, Array]:
+        """What the faces return as infos of a reset: the `phase` if it was asked for, else nothing.
+
+        Args:
+            state: the state that `reset` returned.
+            params: parameters.
+        """
+        if not self.phase_info:
+            return {}
+        return {PHASE: self.phase(state, params).astype(jnp.float32)}
+
     def load(self, state: EnvState) -> Int[Array, ""]:
         """How busy an environment is, in flow slots; see `Simulator.load`."""
         return self.sim.load(state.sim)
@@ -440,6 +457,8 @@ class EcnEnv:
         )
         info = to_info(stats) | {"kmin": ecn.kmin, "kmax": ecn.kmax, "pmax": ecn.pmax}
         info["reward"] = reward
+        if self.phase_info:
+            info[PHASE] = self.phase(next_state, params).astype(reward.dtype)
         for name, count in self.accounts(sim, params).items():
             # One value per agent, as in all of `info`: faces split every entry by agent.
             info[name] = jnp.broadcast_to(count, reward.shape).astype(reward.dtype)

@@ -25,7 +25,7 @@ from ecn_marl._copies import OwnCopies
 from ecn_marl._errors import bad_value
 from ecn_marl._fork import check_process
 from ecn_marl._programs import Programs
-from ecn_marl.envs.agent_checks import check_actions, space_of
+from ecn_marl.envs.agent_checks import check_actions, key_words, reset_options, space_of
 from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
 from ecn_marl.envs.registry import make
 
@@ -192,22 +192,29 @@ class EcnParallelEnv(OwnCopies, ParallelEnv):
 
         Args:
             seed: start the stream of episodes of this seed; None continues the stream.
-            options: accepted and not used.
+            options: `key`, uint32 `[2]`, the data of a JAX key (threefry) that fixes this episode
+                in place of the stream, such as a row of `keys` of `ecn_marl.evaluate`.
 
         Returns:
-            Observations (float32 `[obs_dim]`) and infos (empty) of all agents.
+            Observations (float32 `[obs_dim]`) and infos of all agents: empty, but for what
+            `EcnEnv.reset_info` has.
 
         Raises:
-            ValueError: a seed that is no integer >= 0, or parameters out of their ranges.
+            ValueError: a seed that is no integer >= 0, an unknown option, or parameters out of
+                their ranges.
             ForkedProcess: this process was forked from one that has used JAX.
         """
         import jax
 
         check_process()
         check_value("seed", seed, STREAM_SEED)
+        given = reset_options(options, ("key",))
         if seed is not None or self._stream is None:
             self._stream = np.random.default_rng(seed)
-        words = self._stream.integers(2**32, size=2, dtype=np.uint32)
+        if "key" in given:
+            words = key_words(given["key"], (2,))
+        else:
+            words = self._stream.integers(2**32, size=2, dtype=np.uint32)
         # A whole key: `jax.random.key` uses 32 bits of a seed, and JAX's settings choose its
         # generator.
         self._key = jax.random.wrap_key_data(jax.device_put(words), impl="threefry2x32")
@@ -221,10 +228,12 @@ class EcnParallelEnv(OwnCopies, ParallelEnv):
         self._past.clear()
         self.agents = list(self.possible_agents)
         rows = jax.device_get(obs)
+        known = self.core.reset_info(self._state, self._params)
+        facts = {name: column.tolist() for name, column in jax.device_get(known).items()}
         self._show()
         return (
             {agent: rows[i].copy() for agent, i in self._index.items()},
-            {agent: {} for agent in self.agents},
+            {a: {name: x[i] for name, x in facts.items()} for a, i in self._index.items()},
         )
 
     def step(
@@ -390,12 +399,15 @@ def parallel_env(
     Args:
         scenario: name of a registered scenario.
         render_mode: `human`, `rgb_array`, `ansi` or None.
-        max_cycles: steps per episode, that of the scenario if None.
+        max_cycles: PettingZoo's name for the steps per episode, those of the scenario if None;
+            `max_steps`, as in `ecn_marl.make`, does the same.
         **options: as in `ecn_marl.make`, e.g. `features="pet"`, `actions="box"`, `load=0.8`.
 
     Raises:
-        ValueError: an unknown name or a value that is not allowed.
+        ValueError: an unknown name or a value that is not allowed; `max_cycles` and `max_steps`.
     """
+    if max_cycles is not None and "max_steps" in options:
+        raise bad_value("max_cycles", max_cycles, "none beside max_steps: both are the same")
     return EcnParallelEnv(make(scenario, **options), render_mode, max_cycles)
 
 

@@ -9,11 +9,11 @@ from importlib import import_module
 from os import PathLike, fspath
 from typing import Any
 
-from ecn_marl._checks import Kind, check_value
+from ecn_marl._checks import Kind, Real, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._registry import Registry
 from ecn_marl.envs.actions import ACTIONS, ActionCodec, action_codec, parse_ecn
-from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.ecn import PHASE, EcnEnv
 from ecn_marl.envs.features import Columns, FeatureSet, check_features, feature_set
 from ecn_marl.envs.phases import PhasedEnv
 from ecn_marl.envs.recorded import recorded
@@ -31,6 +31,7 @@ from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.telemetry import Telemetry, with_delay
 from ecn_marl.sim.config import counters
 from ecn_marl.sim.failures import FAILING
+from ecn_marl.sim.link_options import with_links
 from ecn_marl.sim.simulator import Simulator
 from ecn_marl.sim.transports import as_transport
 
@@ -63,10 +64,13 @@ def register(name: str, factory: Callable[[], Scenario], replace: bool = False) 
         replace: whether to replace another factory registered under this name.
 
     Raises:
-        ValueError: the name is no name or taken, by a built-in scenario perhaps, or the factory
-            cannot be called.
+        ValueError: the name is no name or taken, by a built-in scenario perhaps; or the factory,
+            which is called once, cannot be called or returns something else.
     """
     _load_builtin()  # they take their names first
+    made = _as_factory(name, factory)()
+    if not isinstance(made, Scenario):
+        raise bad_value(f"scenario of {name}", made, "a Scenario, returned by its factory")
     SCENARIOS.register(name, factory, replace)
 
 
@@ -123,8 +127,12 @@ def make(
     decision_delay_us: float | None = None,
     counts: tuple[str, ...] = (),
     backend: str = FLUID,
+    delay_us: float | None = None,
+    link_gbps: float | None = None,
+    uplink_gbps: float | None = None,
+    checked: bool = False,
     **overrides: object,
-) -> EcnEnv:
+) -> Any:
     """Make a functional environment.
 
     Args:
@@ -132,7 +140,7 @@ def make(
         features: what an agent sees: `acc`, `pet`, `pet-no-incast`, `pet-no-mice`, `haecn`,
             `ports`, `flows`; features with commas between them, such as `queue,flows_begun`; a
             tuple of these; or a feature set. See `features.feature_set`. None for the scenario's.
-        actions: `multidiscrete`, `discrete`, `box`, or a codec.
+        actions: `multidiscrete`, `discrete`, `box`, `thresholds` (bytes, for rules), or a codec.
         reward: `slowdown`, `slowdown-shaped`, `acc`, `pet`, `haecn`, or a reward. None for the
             scenario's.
         history: intervals per observation (else that of the feature set).
@@ -147,9 +155,19 @@ def make(
         decision_delay_us: the field of this name of `telemetry`, µs: the time that a decision
             takes. `baselines.evaluation.cost.decision_delay_us` measures it on this machine.
         counts: counters in `info` beyond those that the features need, e.g. `("flows_begun",)`; see
-            `sim.state.COUNTS`.
+            `sim.state.COUNTS`. `phase` is the traffic phase of the next interval, which no switch
+            knows: for oracles.
         backend: what simulates the network: `fluid`, or `packets`, one by one, see
             `ecn_marl.packets`; such an environment runs on the host and cannot be traced.
+        delay_us: one-way delay of every link, µs. The base RTT follows, and what is sized by it:
+            senders' windows, ideal completion times, the substep if it is `auto`. Intervals and
+            thresholds stay.
+        link_gbps: rate of the links of hosts, Gb/s. Thresholds of actions and named settings grow
+            with a port's rate; constants of the senders stay, unless `transport` has `gbps`.
+        uplink_gbps: rate of the links between switches, Gb/s.
+        checked: whether the environment is wrapped in `wrappers.Checked`, which refuses actions
+            and parameters out of their ranges. Without it `step` clips actions: a check reads
+            them, which costs a transfer.
         **overrides: fields of `Scenario`, e.g. `max_steps=50, transport="dcqcn:paper"`. With
             another `transport` and no `dt_us`, a substep that is too long for the senders becomes
             `auto`. With other traffic and no `slots`, the number of slots grows where needed. With
@@ -160,11 +178,22 @@ def make(
         ValueError: unknown scenario, feature, action, reward or field (with the nearest names), or
             a value that is not allowed.
     """
-    spec = resolve_scenario(scenario, load=load, flows=flows, priority=priority, **overrides)
+    spec = resolve_scenario(
+        scenario,
+        load=load,
+        flows=flows,
+        priority=priority,
+        delay_us=delay_us,
+        link_gbps=link_gbps,
+        uplink_gbps=uplink_gbps,
+        **overrides,
+    )
     columns = feature_set(spec.features if features is None else features, history)
     telemetry_options = with_delay(Telemetry.of(telemetry), decision_delay_us)
     telemetry_options.check(spec.interval_us, spec.max_steps)
-    counted = (*counters("counts", counts), *columns.needs, *telemetry_options.needs)
+    is_list = isinstance(counts, list | tuple)
+    asked = tuple(name for name in counts if name != PHASE) if is_list else counts
+    counted = (*counters("counts", asked), *columns.needs, *telemetry_options.needs)
     options = _weights(spec) | spec.reward_options
     check_options(**options)
     reward_rule = reward_function(spec.reward if reward is None else reward, credit)
@@ -184,11 +213,17 @@ def make(
         failing=tuple(sorted(spec.failing.items())),
         telemetry=telemetry_options,
         reward_reference=reference,
+        phase_info=is_list and PHASE in counts,
     )
     if spec.failing:
         _ = env.default_params  # a share or time out of range is an error here, not at reset
     check_features(columns, env.sim)
     check_reward(reward_rule, env.sim)
+    if checked:
+        # Imported here: wrappers lie above environments.
+        from ecn_marl.wrappers.checked import Checked
+
+        return Checked(env)
     return env
 
 
@@ -198,6 +233,9 @@ def resolve_scenario(
     load: float | None = None,
     flows: str | None = None,
     priority: str | float | None = None,
+    delay_us: float | None = None,
+    link_gbps: float | None = None,
+    uplink_gbps: float | None = None,
     **overrides: Any,
 ) -> Scenario:
     """A scenario with options of `make` applied, and its `auto` fields computed.
@@ -207,6 +245,9 @@ def resolve_scenario(
         load: as in `make`.
         flows: as in `make`.
         priority: as in `make`.
+        delay_us: as in `make`.
+        link_gbps: as in `make`.
+        uplink_gbps: as in `make`.
         **overrides: fields of `Scenario`.
 
     Raises:
@@ -215,8 +256,10 @@ def resolve_scenario(
     spec = lookup(scenario) if isinstance(scenario, str) else scenario
     field_names = tuple(f.name for f in fields(Scenario))
     for name in overrides:
+        if name == "max_cycles":
+            raise bad_value(name, overrides[name], "no such option here: it is called max_steps")
         if name not in field_names:
-            raise unknown_name("scenario option", name, (*field_names, "history", "load"))
+            raise unknown_name("scenario option", name, (*field_names, *OPTIONS))
     if not isinstance(spec, Scenario):
         raise bad_value("scenario", spec, "the name of one, or a Scenario")
     if "interval_us" in overrides and "max_steps" not in overrides:
@@ -225,6 +268,12 @@ def resolve_scenario(
             per_phase = replace(spec, max_steps=spec.phase_steps)
             overrides["phase_steps"] = same_time(per_phase, overrides["interval_us"])
     spec = replace(spec, **overrides)
+    links = {"delay_us": delay_us, "gbps": link_gbps, "uplink_gbps": uplink_gbps}
+    for name, value in links.items():
+        check_value(name, value, Real(above=0.0, high=1e6, none=True))
+    if any(value is not None for value in links.values()):
+        spec = replace(spec, topology=with_links(spec.topology, **links))
+        overrides["topology"] = spec.topology
     overridden = {*overrides, *(["load"] * (load is not None)), *(["flows"] * (flows is not None))}
     spec = with_clock(with_classes(spec), overridden)
     if load is not None:
@@ -267,6 +316,9 @@ def _reference(
         raise bad_value("reward_reference", reference, "none in a scenario whose reward has phases")
     return find_reference(reference, scenario, spec, telemetry, reward, options)
 
+
+OPTIONS = ("history", "load", "delay_us", "link_gbps", "uplink_gbps")
+"""Options of `make` that are no fields of a scenario and can be given as numbers."""
 
 VIEW = ("features", "actions", "history", "action_options", "interval_us")
 """Options of `make` that belong to a learner: what it sees and sets, and how often."""

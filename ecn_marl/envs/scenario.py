@@ -13,7 +13,7 @@ from ecn_marl.envs.phases import Phase
 from ecn_marl.sim.clocks import MAX_TICK
 from ecn_marl.sim.config import NETWORK, SOURCE, TrafficClass
 from ecn_marl.sim.sources import as_sources
-from ecn_marl.sim.topology import Topology
+from ecn_marl.sim.topology import parse_topology
 from ecn_marl.sim.transports import Transport
 
 CLASS = Kind((TrafficClass, Mapping), "a TrafficClass, or a dict of its fields")
@@ -26,8 +26,10 @@ class Scenario:
     Every field can be overridden in `make`. The simulator checks the fields that it shares.
 
     Attributes:
-        topology: the network.
-        traffic: traffic sources, or texts or dicts that name them, see `sim.sources`.
+        topology: the network, or its short form such as `star:16` (25 Gb/s, 100 between switches,
+            1 µs, as in `ecn-marl replay`; see `make` for other links).
+        traffic: traffic sources, one or several, or texts or dicts that name them, see
+            `sim.sources`.
         transport: senders, e.g. `dcqcn:hpcc-paper`, or a `Transport` of your own.
         dt_us: substep, µs; `auto` for the longest that is certified for the senders and the
             network, and a `tick_steps` to go with it, see `sim.clocks.choose_clock`.
@@ -73,7 +75,7 @@ class Scenario:
             `envs.reward_reference`.
     """
 
-    topology: Annotated[Topology, NETWORK]
+    topology: Annotated[Any, NETWORK]
     traffic: Annotated[Any, Each(SOURCE, least=1)]
     transport: str | Transport = "dcqcn:hpcc-paper"
     dt_us: Annotated[float | str, Real(above=0.0, high=1e4, unit="µs", words=("auto",))] = "auto"
@@ -112,6 +114,9 @@ class Scenario:
     def __post_init__(self) -> None:
         """Check what the simulator does not check, and that nothing superseded is benchmarked."""
         object.__setattr__(self, "traffic", as_sources(self.traffic))
+        if isinstance(self.topology, str):
+            made = parse_topology(self.topology, gbps=25.0, uplink_gbps=100.0, delay_us=1.0)
+            object.__setattr__(self, "topology", made)
         check(self)
         if self.benchmark and self.superseded:
             raise bad_value("benchmark", self.benchmark, "False in a superseded scenario")

@@ -28,7 +28,7 @@ from ecn_marl.envs.actions import STATIC_ECN
 from ecn_marl.envs.registry import make, out_of_view
 from ecn_marl.experiments.compare import ORACLES
 from ecn_marl.experiments.json_files import json_types, output, save_json
-from ecn_marl.experiments.policies import label
+from ecn_marl.experiments.policies import resolve
 from ecn_marl.experiments.searches import shipped_search
 from ecn_marl.experiments.sources import code, own_sources
 from ecn_marl.experiments.workflow import Show
@@ -96,7 +96,7 @@ def reference_merits(config: Mapping[str, Any], show: Show | None = None) -> dic
         if not merit.refused:
             merits[name] = merit
         if show is not None:
-            show(100.0 * done / len(all_settings), label(name))
+            show(100.0 * done / len(all_settings), resolve(name).label)
     return merits
 
 
@@ -120,7 +120,7 @@ def references(folder: Path, show: Show | None = None) -> dict[str, float]:
         }
         stored = {"asked": request, "merits": rows}
         save_json(file, stored)
-    return {label(name): row["value"] for name, row in stored["merits"].items()}
+    return {resolve(name).label: row["value"] for name, row in stored["merits"].items()}
 
 
 def draw_learning_curve(folder: Path, show: Show | None = None) -> None:

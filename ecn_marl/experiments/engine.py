@@ -26,14 +26,12 @@ from ecn_marl.baselines.evaluation.episodes import BATCH, Evaluation, episodes_r
 from ecn_marl.baselines.evaluation.merit import greedy_controller
 from ecn_marl.baselines.evaluation.objective import episode_objective, geometric_means
 from ecn_marl.baselines.evaluation.streams import tuning_keys
-from ecn_marl.baselines.exported import digest, is_exported
 from ecn_marl.baselines.oracle import SEARCHED
 from ecn_marl.baselines.runs import Session, resume_run, run_actors, train_run
 from ecn_marl.baselines.search import SearchResult
 from ecn_marl.baselines.static import PREFIX
 from ecn_marl.baselines.training.checkpoint import read_config
-from ecn_marl.baselines.training.logs import read_rows
-from ecn_marl.envs.actions import parse_ecn
+from ecn_marl.baselines.training.logs import evaluated_rows, read_rows
 from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.envs.registry import in_view, lookup, make
 from ecn_marl.experiments import searches
@@ -41,10 +39,11 @@ from ecn_marl.experiments.compare import BASELINE, ORACLES
 from ecn_marl.experiments.json_files import json_types
 from ecn_marl.experiments.measured_delay import measured_delay_us
 from ecn_marl.experiments.plan import SEALED, Comparison, Place, Site
+from ecn_marl.experiments.policies import Arena, resolve
 from ecn_marl.experiments.recipes import Recipe
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.sources import code, own_sources
-from ecn_marl.experiments.workflow import Arena, Show
+from ecn_marl.experiments.workflow import Show
 
 Keys = Callable[[Comparison, Place, Sequence[str], Mapping[str, Any]], jax.Array]
 """Gives the keys of the episodes: `keys(plan, place, policies without a record, all requests)`."""
@@ -126,8 +125,8 @@ def _request(plan: Comparison, place: Place, name: str) -> dict[str, Any]:
     }
     if plan.recipe(place.site.scenario, name) is not None:
         request["training"] = _training(plan, place.site, name)
-    if is_exported(name):
-        request["file"] = digest(name)
+    else:
+        request |= resolve(name).facts()
     if name in SEARCHED:
         request["effort"] = asdict(plan.effort)
     if _beside_curves(place, name):
@@ -227,11 +226,11 @@ def _score_rule(
     if _beside_curves(place, name):
         meta["curve_level"] = _curve_level(plan, place, env, fixed)
     meta["evaluation_seconds"] = time.perf_counter() - began
-    if name.startswith(PREFIX) and name not in SEARCHED:
-        meta["settings"] = [list(parse_ecn(name.removeprefix(PREFIX)))]
+    settings = resolve(name).settings(arena)
+    if settings is not None:
+        meta["settings"] = settings
     if name in SEARCHED:
         search = _search(plan, place, name, show)
-        meta["settings"] = searches.listed(search)
         meta["search"] = {
             "objective": search.objective,
             "episodes": search.episodes,
@@ -336,7 +335,7 @@ def curves(rows: Sequence[Mapping[str, Any]], seeds: int) -> Curves | None:
         rows: rows of `metrics.jsonl`; `merit` is minus J, a number or one for each seed.
         seeds: number of seeds.
     """
-    evaluated = [row for row in rows if "merit" in row]
+    evaluated = evaluated_rows(rows)
     if not evaluated:
         return None
     steps = np.array([row["steps"] for row in evaluated], np.float64)

@@ -16,11 +16,9 @@ from ecn_marl.baselines.evaluation.episodes import evaluate
 from ecn_marl.baselines.oracle import BEST, ORACLE, PORTS, RULE, group_names, phase_names
 from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX
-from ecn_marl.envs.actions import STATIC_ECN
-from ecn_marl.experiments import searches
 from ecn_marl.experiments.compare import compare
+from ecn_marl.experiments.policies import Arena, resolve
 from ecn_marl.experiments.records import Record
-from ecn_marl.experiments.workflow import Arena
 
 STATICS = ("secn1", "secn2")
 
@@ -58,12 +56,11 @@ def headroom(
     """
     show = progress or (lambda done, note: None)
     effort, make_options = effort or Effort(), dict(options or {})
-    arena = Arena(scenario, make_options, effort=effort, searches=folder)
-    groups, phases = (names(arena.env(BEST)) for names in (group_names, phase_names))
-    settings = {PREFIX + name: [list(STATIC_ECN[name])] for name in STATICS}
-    for name in (BEST, ORACLE, *([PORTS] if len(groups) > 1 else []), RULE):
-        search = searches.find(name, scenario, make_options, effort, folder, show)
-        settings[name] = searches.listed(search)
+    arena = Arena(scenario, make_options, effort=effort, searches=folder, progress=show)
+    groups, phases = (of(arena.env(BEST)) for of in (group_names, phase_names))
+    searched = (BEST, ORACLE, *([PORTS] if len(groups) > 1 else []), RULE)
+    names = (*(PREFIX + name for name in STATICS), *searched)
+    settings = {name: resolve(name).settings(arena) for name in names}
     records: dict[str, Record] = {}
     for name, thresholds in settings.items():
         show(0, f"score {name}")

@@ -20,7 +20,7 @@ from ecn_marl.baselines.algorithms import (
 )
 from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.envs.registry import in_view, lookup, make
+from ecn_marl.envs.registry import OPTIONS, in_view, lookup, make
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.experiments.recipes import Recipe, learners, recipe, steps_of
 from ecn_marl.wrappers.randomised import ranges_of
@@ -131,7 +131,7 @@ def parse_fields(texts: list[str], kind: Any = Scenario) -> dict[str, Any]:
         ValueError: not of that form, or no field of a scenario (with the nearest names).
     """
     values: dict[str, Any] = {}
-    names = [f.name for f in fields(kind)]
+    names = [f.name for f in fields(kind)] + [*(OPTIONS if kind is Scenario else ())]
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:

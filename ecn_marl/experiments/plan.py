@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from ecn_marl._checks import check_seed
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.algorithms import check_agents
-from ecn_marl.baselines.exported import is_exported
 from ecn_marl.baselines.oracle import RULES
 from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX
 from ecn_marl.envs.actions import STATIC_ECN
 from ecn_marl.envs.registry import benchmark, lookup, make
 from ecn_marl.experiments import recipes as rc
+from ecn_marl.experiments.policies import Arena, ExportedFile, RunOf, resolve
 from ecn_marl.experiments.splits import SPLITS
-from ecn_marl.experiments.workflow import Arena, is_rule, learners
 
 if TYPE_CHECKING:  # the engine imports plans
     from ecn_marl.experiments.engine import Scorer
@@ -88,19 +87,19 @@ class Plan:
             if self.scenarios not in ((), (own,)):
                 raise bad_value("scenarios", self.scenarios, f"{own}, that of split {self.split}")
         for name in self.policies:
-            if not (name in rc.learners() or is_rule(name) or is_exported(name)):
+            # Raises if the numbers of a setting are wrong.
+            if name not in rc.learners() and isinstance(resolve(name), RunOf):
                 check_agents("algorithms", name)
                 raise unknown_name("policy", name, (*rc.learners(), *RULES, *_EXAMPLES))
-            if name not in rc.learners():
-                learners(name)  # raises if the numbers of a setting are wrong
         for place in self.places():
             reason = lookup(place.scenario).superseded
             if reason:
                 allowed = f"a scenario that is not superseded ({reason}): {', '.join(benchmark())}"
                 raise bad_value("scenario", place.scenario, allowed)
             make(place.scenario, **place.options)  # raises if an option is wrong
-            for name in filter(is_exported, self.policies):
-                Arena(place.scenario, place.options).controller(name)
+            for name in self.policies:
+                if isinstance(resolve(name), ExportedFile):
+                    Arena(place.scenario, place.options).controller(name)
 
     @property
     def stream(self) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from ecn_marl.baselines.evaluation.episodes import Evaluation, evaluate, evaluation_keys
 
 if TYPE_CHECKING:
-    from ecn_marl.experiments.workflow import Arena
+    from ecn_marl.experiments.policies import Arena, Named
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,14 +27,14 @@ class Task:
 
     Attributes:
         arena: scenario and options.
-        policy: its name.
+        policy: the policy.
         episodes: number of episodes.
         seed: which tuning episodes.
         controller: the controller; None where processes are to make it from the name.
     """
 
     arena: Arena
-    policy: str
+    policy: Named
     episodes: int
     seed: int
     controller: Any = None
@@ -65,7 +65,9 @@ def in_processes(
     for part in pool.map(partial(_episode, task), range(task.episodes)):
         parts.append(part)
         progress(len(parts))
-    return Evaluation(task.policy, {n: np.concatenate([p[n] for p in parts]) for n in parts[0]})
+    return Evaluation(
+        task.policy.name, {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
+    )
 
 
 _MADE: dict[str, tuple[Any, Any]] = {}
@@ -74,13 +76,14 @@ _MADE: dict[str, tuple[Any, Any]] = {}
 
 def _episode(task: Task, i: int) -> dict[str, np.ndarray]:
     """Metrics of an episode."""
-    if task.policy not in _MADE:
+    name = task.policy.name
+    if name not in _MADE:
         _MADE.clear()
         controller = task.controller
         if controller is None:
             controller = task.arena.controller(task.policy)
-        _MADE[task.policy] = task.arena.env(task.policy), controller
-    env, controller = _MADE[task.policy]
+        _MADE[name] = task.arena.env(task.policy), controller
+    env, controller = _MADE[name]
     keys = evaluation_keys(task.seed, task.episodes)[i : i + 1]
     params = env.default_params
-    return evaluate(env, params, controller, name=task.policy, episodes=1, keys=keys).episodes
+    return evaluate(env, params, controller, name=name, episodes=1, keys=keys).episodes

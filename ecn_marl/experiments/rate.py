@@ -47,7 +47,7 @@ from ecn_marl.baselines.training.loop import Algorithm, Saving, state_shapes, tr
 from ecn_marl.envs.rate.measure import OwnRates, Steered, Subject, measure
 from ecn_marl.envs.rate.scenarios import RateScenario, make_rate, rate_scenarios, with_options
 from ecn_marl.experiments.jobs import convert_settings
-from ecn_marl.sim.transports import parse_transport
+from ecn_marl.sim.transports import TRANSPORTS, parse_transport
 
 
 @runtime_checkable
@@ -94,6 +94,11 @@ def is_rate_run(policy: str) -> bool:
     """Whether a policy is the folder of a run of a learner of rates."""
     path = Path(policy)
     return (path / CONFIG).is_file() and read_config(path, RUN).get("algorithm") in ALGORITHMS
+
+
+def is_senders(policy: str) -> bool:
+    """Whether a name is the short form of senders that set their rates themselves."""
+    return policy.partition(":")[0] in TRANSPORTS and not Path(policy).exists()
 
 
 def is_rate_evaluation(policies: Sequence[str], scenario: str | None) -> bool:

@@ -12,6 +12,7 @@ from jaxtyping import Array, PyTree
 from ecn_marl.baselines.evaluation.episodes import (
     Controller,
     StatefulController,
+    decide,
     evaluation_keys,
     thresholds,
     with_memory,
@@ -144,7 +145,8 @@ def _run(
     def step(carry: PyTree, key: jax.Array) -> tuple[PyTree, PyTree]:
         obs, state, memory = carry
         act_key, env_key = jax.random.split(key)
-        ecn = thresholds(env, params, state, policy(act_key, obs, memory))
+        chosen, memory = decide(policy, act_key, obs, memory)
+        ecn = thresholds(env, params, state, chosen)
         phase = env.phase(state, params)
         length = sim.interval_steps // sim.tick_steps
         _, (queue, slots) = jax.lax.scan(lambda s, _: tick(s, ecn), state.sim, None, length=length)

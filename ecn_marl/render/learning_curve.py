@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, PercentFormatter
 from scipy import stats
 
+from ecn_marl.baselines.training.logs import evaluated_rows
 from ecn_marl.render.plots import COLOURS, INK, Page
 
 EXPLORING = "#9a9a9a"
@@ -42,7 +43,7 @@ def learning_curve(
             episodes: environments start together, so one update covers one part of episodes.
         best_by: kind of merit, a key of `MERIT_AXES`.
     """
-    evaluated = [row for row in rows if row.get("merit") is not None]
+    evaluated = evaluated_rows(rows)
     width = min(max(len(rows) // 50, window), max(len(rows) // 3, 1))
     curves = {
         name: trailing_mean(_per_seed(rows, name), width)
@@ -131,6 +132,8 @@ def draw_merits(
                 steps, sign * seed_merit, color=COLOURS[0], linewidth=0.7, alpha=0.5, label=label
             )
     name = "greedy policy" if len(merit) == 1 else "mean of greedy policies"
+    if len(evaluated) == 1:
+        name += ", evaluated once: no curve"
     axis.plot(
         steps, sign * mean, color=COLOURS[0], linewidth=1.8, marker="o", markersize=3, label=name
     )

@@ -13,6 +13,7 @@ from jaxtyping import Array, PyTree
 from ecn_marl.baselines.evaluation.episodes import (
     Controller,
     StatefulController,
+    decide,
     evaluation_keys,
     thresholds,
     with_memory,
@@ -86,10 +87,11 @@ def _record(
             act_key, env_key = jax.random.split(key)
             # All controllers decide, and the index picks one: in a batch, a `lax.switch` would run
             # all of its branches, too.
-            options = [
-                thresholds(env, params, state, c(act_key, obs, memory))
+            decided = [
+                decide(c, act_key, obs, memory)
                 for c, memory in zip(policies, memories, strict=True)
             ]
+            options = [thresholds(env, params, state, chosen) for chosen, _ in decided]
             ecn: Ecn = jax.tree.map(lambda *x: jnp.stack(x)[index], *options)
 
             def tick(inner: PyTree, _: None) -> tuple[PyTree, Array]:
@@ -101,7 +103,7 @@ def _record(
             obs, state, _, _, _, info = env.step_ecn(env_key, state, ecn, params)
             row = {name: info[name] for name in ("queue", "utilisation", "kmin", "kmax")}
             memories = [
-                c.observe(memory, info) for c, memory in zip(policies, memories, strict=True)
+                c.observe(memory, info) for c, (_, memory) in zip(policies, decided, strict=True)
             ]
             return (obs, state, memories), row | {"ticks": queues}
 

@@ -41,10 +41,10 @@ def ratios(comparison: Mapping[str, Any], title: str) -> bytes:
     """
     rows = [row for row in ranked(comparison["policies"]) if row["name"] != comparison["baseline"]]
     height = 1.5 + 0.3 * len(rows)
-    page = Page(1, (10.5, height), columns=len(RATIOS), sharey=True, sharex=True)
+    page = Page(1, (10.5, height), columns=len(RATIOS), sharey=True)
     names = [policy_title(row) + (" (invalid)" if row["invalid"] else "") for row in rows]
-    lowest, highest = 0.8, 1.25
     for axis, (figure, panel) in zip(page.axes, RATIOS.items(), strict=True):
+        lowest, highest = 0.8, 1.25
         for i, row in enumerate(rows):
             ratio = row["score"] if figure == "score" else row["figures"][figure]["ratio"]
             if not np.isfinite(ratio["value"]):
@@ -60,8 +60,9 @@ def ratios(comparison: Mapping[str, Any], title: str) -> bytes:
         axis.axvline(1.0, color=INK, linewidth=1.0)
         axis.set_title(panel, loc="left", fontsize=10, color=INK)
         axis.grid(visible=False, axis="y")
-    # A policy that is far worse is cut off, so that the others can be told apart.
-    _ratio_axis(page.axes[0], max(lowest / 1.06, 0.1), min(1.06 * highest, 10.0))
+        # A policy that is far worse is cut off, so that the others can be told apart. Panels have
+        # axes of their own: a wide one would squeeze the others.
+        _ratio_axis(axis, max(lowest / 1.06, 0.1), min(1.06 * highest, 10.0))
     page.axes[0].set_yticks(range(len(rows)), names)
     page.axes[0].set_ylim(len(rows) - 0.4, -0.6)
     label = f"relative to {comparison['baseline']} in the same episodes (left is better)"

@@ -172,7 +172,8 @@ def evaluation_tables(
     tables += [_source_table(rows, names, number) for number in rows[0].get("sources", ())]
     tables[0].title = f"{result['scenario']}: {result['episodes']} episodes never trained on, "
     tables[0].title += f"seed {result['seed']}"
-    legend = [_LEGEND, *([_SCORE_LEGEND] if "score" in rows[0] else []), *_invalid(rows, label)]
+    legend = [_LEGEND, *([_SCORE_LEGEND] if "score" in rows[0] else []), *_settings(rows, label)]
+    legend += _invalid(rows, label)
     tables[0].caption = "\n".join(legend)
     for table in tables:
         table.caption_justify = "left"
@@ -269,7 +270,8 @@ def _flow_cells(flows: Mapping[str, Any], columns: Mapping[str, str]) -> list[st
 
 def _queues_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
     columns = ("reward, 95%CI", "queue, KB", "util.", "paused", "pauses", "dropped", "late")
-    table = _columns("Ports", columns)
+    timed = all("interval_us" in row for row in rows)
+    table = _columns("Ports", (*columns, *(["Δt, µs"] if timed else [])))
     for row, name in zip(rows, names, strict=True):
         reward = number(row["reward"]["mean"], 4)
         if (half_width := row["reward"]["ci95"]) is not None and half_width == half_width:
@@ -277,9 +279,10 @@ def _queues_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
         queue = f"{kilobytes(row['queue_mean'])}±{kilobytes(row['queue_std'])}"
         shares = [percent(row[share]) for share in ("utilisation", "paused")]
         lost = [percent(row[share]) for share in ("dropped", "cut")]
-        table.add_row(name, reward, queue, *shares, f"{row['pauses']:,}", *lost)
+        interval = [f"{row['interval_us']:g}"] if timed else []
+        table.add_row(name, reward, queue, *shares, f"{row['pauses']:,}", *lost, *interval)
     table.caption = (
-        "Reward: mean per port and interval; a learner's interval may be longer.\n"
+        "Reward: mean per port and interval Δt; a learner's may be longer.\n"
         "Queue: mean±std over ports and time. Dropped: share of the bytes.\n"
         f"Late: share of the flows' time with {_LATE_LEGEND}."
     )
@@ -313,6 +316,18 @@ def _name(row: Mapping[str, Any], label: Callable[[str], str]) -> str:
     name = label(row["name"]) + (f", {row['seeds']} seeds" if row["seeds"] > 1 else "")
     mark = "INVALID\n" if row["invalid"] else ""
     return mark + escape(name.replace(" (", "\n("))
+
+
+def _settings(rows: list[dict[str, Any]], label: Callable[[str], str]) -> list[str]:
+    """A line for each policy whose settings a search has found, unless its name has them."""
+    lines = []
+    for row in rows:
+        if row.get("settings") and not label(row["name"]).endswith(")"):
+            settings = dict.fromkeys(tuple(setting) for setting in row["settings"])
+            texts = [",".join(f"{x:g}" for x in setting) for setting in settings]
+            name = label(row["name"])
+            lines.append(escape(f"{name}: Kmin KB, Kmax KB, Pmax at 25 Gb/s {'; '.join(texts)}."))
+    return lines
 
 
 def _invalid(rows: list[dict[str, Any]], label: Callable[[str], str]) -> list[str]:

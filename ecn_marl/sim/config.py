@@ -94,6 +94,7 @@ class SimConfig:
         class_of: traffic class of each traffic source; empty for the first.
         ideal: the completion time that slowdowns are relative to, one of `paths.IDEALS`: that of
             the flow alone in the network, or the recorded packet simulator's formula.
+        flow_log: room for so many finished flows in `SimState.flow_log`, 0 for no such log.
     """
 
     topology: Annotated[Topology, NETWORK]
@@ -121,6 +122,7 @@ class SimConfig:
     classes: tuple[TrafficClass, ...] = ()
     class_of: tuple[int, ...] = ()
     ideal: Annotated[str, TEXT] = ALONE
+    flow_log: Annotated[int, Whole(low=0)] = 0
 
     def __post_init__(self) -> None:
         """Check sizes and clocks."""
@@ -269,7 +271,8 @@ class SimConfig:
         history = self.memory_us / self.dt_us
         per_slot += history * per_step
         queues = 8.0 * history * self.n_queues * (TELEMETRY in needs)
-        return self.slots * per_slot + queues + 12.0 * self.bins + 4.0 * self.scheduled
+        logged = self.flow_log * 4.0 * (10.0 + self.n_ways * self.topology.n_levels)
+        return self.slots * per_slot + queues + 12.0 * self.bins + 4.0 * self.scheduled + logged
 
     @property
     def memory(self) -> int:

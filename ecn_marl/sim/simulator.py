@@ -26,6 +26,7 @@ from ecn_marl.sim import (
     counts,
     delays,
     flags,
+    flow_log,
     flowlets,
     pfc,
     recovery,
@@ -194,6 +195,7 @@ class Simulator(SimConfig):
             flags=flags.raised(flags.none(), flags.NUMBERS, flags.has_nan(params)),
             crowded=jnp.zeros((), bool),
             pace=None if self.n_classes == 1 else self._full_pace(params),
+            flow_log=self._empty_log(real) if self.flow_log else None,
         )
 
     def empty_flows(self) -> Flows:
@@ -214,6 +216,10 @@ class Simulator(SimConfig):
         if self.redraws:
             flows = replace(flows, flowlets=flowlets.empty(self.slots, real))
         return replace(flows, gaps=gaps)
+
+    def _empty_log(self, real: DTypeLike) -> flow_log.FlowLog:
+        """A log of finished flows without any."""
+        return flow_log.empty(self.flow_log, self.n_ways * self.topology.n_levels, real)
 
     def _sources(self, keys: jax.Array, params: SimParams, seed: Array) -> tuple[PyTree, ...]:
         """States of the traffic sources at the start."""
@@ -371,6 +377,10 @@ class Simulator(SimConfig):
         flows, totals, fct_log = life.finish(
             before, totals, state.step, self.dt_us, state.fct_log, params.window, self.tick_us
         )
+        if self.flow_log:
+            done = (flows.stage == life.DONE) & (before.stage != life.DONE)
+            log = flow_log.append(state.flow_log, flows, done, state.step)
+            state = replace(state, flow_log=log)
         if self.accrue:
             queues = delays.Queues(state.step, state.queue, state.pace)
             cost, progress = delays.accrued(self, queues, net, before, flows)

@@ -63,7 +63,7 @@ def as_sources(traffic: object) -> Any:
     Raises:
         ValueError: an unknown source or field, or a value that is not allowed.
     """
-    if isinstance(traffic, str | Mapping):
+    if isinstance(traffic, str | Mapping) or hasattr(traffic, "offer"):
         traffic = (traffic,)
     if not isinstance(traffic, tuple | list):
         return traffic

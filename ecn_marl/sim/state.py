@@ -248,6 +248,7 @@ class SimState:
             such flows.
         flags: structures of fixed size that were too small so far, a bit each, see `sim.flags`.
         crowded: whether a flow found no free slot in the last tick.
+        flow_log: the flows that have finished, a `flow_log.FlowLog`; None if it is not kept.
     """
 
     step: Leaf
@@ -268,6 +269,7 @@ class SimState:
     flags: Leaf
     crowded: Leaf
     pace: Leaf = None
+    flow_log: PyTree = None
 
 
 @struct.dataclass

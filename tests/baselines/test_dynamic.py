@@ -15,7 +15,7 @@ from ecn_marl.baselines.static import Static
 from ecn_marl.cli import app
 from ecn_marl.envs.registry import make
 from ecn_marl.envs.scenario import Scenario
-from ecn_marl.experiments import workflow as wf
+from ecn_marl.experiments import policies as po
 from ecn_marl.sim import Incast, leaf_spine, star
 from ecn_marl.sim.state import PortStats
 from ecn_marl.sim.tuners import parse_tuner
@@ -128,12 +128,12 @@ def test_tuners_know_the_switches_of_the_network():
 
 
 def test_names():
-    assert wf.learners("dynamic:pi:qref_kb=60") == ["dynamic:pi:qref_kb=60"]
-    assert wf.label("dynamic:ecn-sharp") == "ECN#"
-    assert wf.label("dynamic:pi:qref_kb=60") == "PI (qref_kb=60)"
-    assert wf.arena(["dynamic:pi"], None).scenario == "restore-serve-v0"
+    assert po.resolve("dynamic:pi:qref_kb=60").members == ["dynamic:pi:qref_kb=60"]
+    assert po.resolve("dynamic:ecn-sharp").label == "ECN#"
+    assert po.resolve("dynamic:pi:qref_kb=60").label == "PI (qref_kb=60)"
+    assert po.arena(["dynamic:pi"], None).scenario == "restore-serve-v0"
     with pytest.raises(ValueError, match="unknown tuner 'ecnsharp': did you mean 'ecn-sharp'"):
-        wf.learners("dynamic:ecnsharp")
+        po.resolve("dynamic:ecnsharp").members
 
 
 def test_command_line():

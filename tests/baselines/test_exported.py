@@ -13,14 +13,15 @@ import pytest
 from commands import TINY, failure, run
 
 import ecn_marl
+from ecn_marl.baselines.evaluation.episodes import evaluate
 from ecn_marl.baselines.exported import Exported, digest, episodes_of, view_of
 from ecn_marl.baselines.exporting import policy as files
 from ecn_marl.baselines.exporting.export import export_policy
-from ecn_marl.baselines.exporting.policy import load_policy, save_policy
+from ecn_marl.baselines.exporting.policy import read_policy, save_policy
 from ecn_marl.baselines.rl.distributions import head_for
 from ecn_marl.baselines.rl.networks import Mlp, apply_network, init_network
 from ecn_marl.baselines.runs import run_controller, run_policy, train_run
-from ecn_marl.experiments import workflow as wf
+from ecn_marl.experiments import policies as po
 from ecn_marl.experiments.engine import _request
 from ecn_marl.experiments.plan import Plan
 
@@ -65,10 +66,10 @@ def shipped(shared_run, tmp_path, monkeypatch):
 
 def acts_as_its_run(folder, file):
     """Both choose the same in every interval of an episode; numpy alone agrees."""
-    arena = wf.arena([str(file)], None)
+    arena = po.arena([str(file)], None)
     env, theirs = arena.env(str(file)), arena.controller(str(file))
     ours = run_controller(folder, env)
-    policy, params, key = load_policy(file), env.default_params, jax.random.key(3)
+    policy, params, key = read_policy(file), env.default_params, jax.random.key(3)
     reset, step = jax.jit(env.reset), jax.jit(env.step)
     obs, state = reset(key, params)
     actions = []
@@ -117,7 +118,7 @@ def test_gives_the_means_of_continuous_actions(shared):
 
 def test_keeps_its_view_in_other_episodes(shared_run):
     """Episodes of the arena last as long as the arena's, in intervals of the policy."""
-    arena = wf.arena(["static:secn1", str(shared_run[1])], "incast-v0", max_steps=8)
+    arena = po.arena(["static:secn1", str(shared_run[1])], "incast-v0", max_steps=8)
     assert arena.env("static:secn1").horizon == 8  # of 100 µs
     env = arena.env(str(shared_run[1]))
     assert (env.name, env.horizon, env.interval_us) == ("incast-v0", 10, 80.0)
@@ -129,14 +130,12 @@ def test_eval_scores_a_file_as_its_run(shared_run, shipped):
     result = run("eval", file, shipped, "--episodes", 2, "--json")
     assert result.exit_code == 0, result.output
     by_file, by_name = json.loads(result.stdout)["evaluation"]["policies"]
-    env = wf.arena([str(file)], None).env(str(file))
-    alone = wf.evaluate_one(
-        env, env.default_params, run_controller(folder, env), name="run", episodes=2
-    )
+    env = po.arena([str(file)], None).env(str(file))
+    alone = evaluate(env, env.default_params, run_controller(folder, env), name="run", episodes=2)
     assert by_file["reward"] == by_name["reward"]
     assert by_file["reward"]["mean"] == pytest.approx(alone.summary()["reward"]["mean"], rel=1e-4)
-    assert wf.label(str(file)) == "IPPO all"
-    assert wf.label(shipped) == "IPPO tiny-ippo"
+    assert po.resolve(str(file)).label == "IPPO all"
+    assert po.resolve(shipped).label == "IPPO tiny-ippo"
 
 
 def test_names_of_shipped_policies(shipped):
@@ -151,7 +150,7 @@ def test_names_of_shipped_policies(shipped):
 def test_wrong_files_are_refused(shared_run, tmp_path):
     not_a_policy, bare = tmp_path / "other.npz", tmp_path / "bare.npz"
     np.savez(not_a_policy, x=np.zeros(2))
-    policy = load_policy(shared_run[1])
+    policy = read_policy(shared_run[1])
     header = {name: x for name, x in policy.header.items() if name != "interval_us"}
     save_policy(files.Policy(header, policy.layers, policy.settings), bare)
     written = "is not allowed: expected a file that `ecn-marl export` has written"
@@ -166,7 +165,7 @@ def test_wrong_scenarios_are_refused(own_run, shared_run):
     message = failure("eval", file, "--scenario", "websearch-v0", "--episodes", 1)
     assert "scenario = 'websearch-v0 (" in message
     assert "expected one with 3 ports" in message
-    shared = load_policy(shared_run[1])
+    shared = read_policy(shared_run[1])
     with pytest.raises(ValueError, match="observations = "):
         Exported(ecn_marl.make(TINY), shared)
     view = view_of(shared) | {"actions": "box", "action_options": {}}
@@ -175,7 +174,7 @@ def test_wrong_scenarios_are_refused(own_run, shared_run):
 
 
 def test_options_of_its_episodes(shared_run):
-    scenario, options = episodes_of(load_policy(shared_run[1]))
+    scenario, options = episodes_of(read_policy(shared_run[1]))
     assert (scenario, options) == (TINY, {"max_steps": 12, "reward": "pet"})
 
 
@@ -200,7 +199,7 @@ def test_shipped_policies_are_small_documented_and_fit():
     for name in ecn_marl.pretrained_policies():
         assert f"| `{name}` |" in readme, f"{folder}/README.md does not say how {name} was made"
         policy = f"pretrained:{name}"
-        arena = wf.arena([policy], None)
+        arena = po.arena([policy], None)
         env = arena.env(policy)
         shapes = jax.eval_shape(env.reset, jax.random.key(0), env.default_params)
         jax.eval_shape(arena.controller(policy), jax.random.key(0), shapes[0])

@@ -78,7 +78,9 @@ def test_every_feature_reward_and_info_is_defined():
     assert defined >= set(REWARDS) | set(FEATURE_SETS) | set(FEATURES)
 
 
-@pytest.mark.parametrize("page", ["frameworks", "scenarios", "ns3", "transport"])
+@pytest.mark.parametrize(
+    "page", ["frameworks", "scenarios", "ns3", "results", "train", "transport"]
+)
 @pytest.mark.slow
 def test_code_of_pages_runs(page, tmp_path):
     text = (DOCS / "howto" / f"{page}.md").read_text()

@@ -59,7 +59,7 @@ def test_never_seeded_environments_differ(small: EcnParallelEnv):
 
 
 def test_numpy_and_python_values(small: EcnParallelEnv):
-    obs, infos = small.reset(seed=0, options={"nobody": "knows"})
+    obs, infos = small.reset(seed=0, options={})
     assert infos == {agent: {} for agent in small.possible_agents}
     for step in range(1, 7):
         values = small.step(sampled(small))

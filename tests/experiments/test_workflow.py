@@ -10,7 +10,9 @@ from scipy import stats
 from synthetic import evaluation
 
 from ecn_marl.baselines.search import Effort
+from ecn_marl.experiments import evaluation as ev
 from ecn_marl.experiments import jobs, searches
+from ecn_marl.experiments import policies as po
 from ecn_marl.experiments import workflow as wf
 
 
@@ -26,30 +28,30 @@ def run_of_three(tmp_path):
 
 
 def test_learners(run_of_three):
-    assert wf.learners(run_of_three) == [f"{run_of_three}#{i}" for i in range(3)]
-    assert wf.learners(f"{run_of_three}#1") == [f"{run_of_three}#1"]
-    assert wf.learners("static:secn1") == ["static:secn1"]
+    assert po.resolve(run_of_three).members == [f"{run_of_three}#{i}" for i in range(3)]
+    assert po.resolve(f"{run_of_three}#1").members == [f"{run_of_three}#1"]
+    assert po.resolve("static:secn1").members == ["static:secn1"]
 
 
 def test_labels(run_of_three):
-    assert wf.label(run_of_three) == "IPPO three"
-    assert wf.label(f"{run_of_three}#2") == "IPPO three, seed 12"
-    assert wf.label("static:secn1") == "SECN1 (5,200,0.01)"
-    assert wf.label("static:7,9,0.5") == "static (7,9,0.5)"
+    assert po.resolve(run_of_three).label == "IPPO three"
+    assert po.resolve(f"{run_of_three}#2").label == "IPPO three, seed 12"
+    assert po.resolve("static:secn1").label == "SECN1 (5,200,0.01)"
+    assert po.resolve("static:7,9,0.5").label == "static (7,9,0.5)"
 
 
 def test_arena_follows_the_first_run(run_of_three):
-    place = wf.arena(["static:secn1", f"{run_of_three}#0"], None, max_steps=7)
+    place = po.arena(["static:secn1", f"{run_of_three}#0"], None, max_steps=7)
     assert place.scenario == "incast-v0"
     assert place.env("static:secn1").reward.name == "pet"
     assert place.env("static:secn1").horizon == 7
-    assert wf.arena(["static:secn1"], None).scenario == jobs.DEFAULT_SCENARIO
-    assert wf.arena([run_of_three], "websearch-v0").scenario == "websearch-v0"
+    assert po.arena(["static:secn1"], None).scenario == jobs.DEFAULT_SCENARIO
+    assert po.arena([run_of_three], "websearch-v0").scenario == "websearch-v0"
 
 
 def test_policies_keep_their_view(run_of_three):
     """Reward and traffic are the arena's, features those that the policy was trained on."""
-    place = wf.Arena("incast-v0", {"features": "acc", "reward": "acc"})
+    place = po.Arena("incast-v0", {"features": "acc", "reward": "acc"})
     env = place.env(run_of_three)
     assert (env.feature.name, env.reward.name) == ("pet", "acc")
 
@@ -60,9 +62,9 @@ def test_runs_with_several_seeds_have_a_row_of_their_own():
         f"run#{i}": evaluation(episodes=4, seed=i, reward=np.array([0.9, 1.1, 1.0, 1.0]) + i)
         for i in range(3)
     }
-    records = wf._records({**parts, "lone#0": evaluation(), "static:secn1": evaluation()}, {})
+    records = ev.grouped({**parts, "lone#0": evaluation(), "static:secn1": evaluation()}, {})
     assert list(records) == ["run#0", "run#1", "run#2", "lone#0", "static:secn1", "run"]
-    row = wf._summary(records["run"], allow_flagged=False)
+    row = ev._summary(records["run"], allow_flagged=False)
     assert (row["name"], row["seeds"], row["episodes"]) == ("run", 3, 4)
     assert row["reward"]["mean"] == pytest.approx(2.0)
     within = stats.t.ppf(0.975, 3) * np.std([0.9, 1.1, 1.0, 1.0], ddof=1) / 2.0
@@ -73,32 +75,19 @@ def test_runs_with_several_seeds_have_a_row_of_their_own():
     np.testing.assert_allclose(
         row["statistics"]["scores"], np.array(seed_means)[:, None], rtol=1e-5
     )
-    assert "statistics" not in wf._summary(records["run#0"], allow_flagged=False)
+    assert "statistics" not in ev._summary(records["run#0"], allow_flagged=False)
 
 
-def test_scores_and_shares_between_the_best_static_setting_and_the_oracle(monkeypatch):
+def test_scores_and_shares_between_the_best_static_setting_and_the_oracle():
     """With `static:best` among the policies, each row has its score and share of the gain."""
     scales = {"static:best": 1.0, "oracle": 0.4, "static:secn1": 1.3}
 
-    class Place(wf.Arena):
-        def controller(self, policy):
-            return policy
-
-    def fake(env, params, controller, *, name, episodes, seed, progress):
-        progress(episodes)
-        return evaluation(name, episodes, (scales[name], 1.0, 1.0), seed=len(name))
-
-    monkeypatch.setattr(wf, "evaluate_one", fake)
-    place, moves = Place("websearch-v0"), []
-
     def rows(*names: str) -> dict:
-        result = wf.evaluate(place, list(names), 5, 3, lambda *move: moves.append(move))
-        assert (result["scenario"], result["episodes"], result["seed"]) == ("websearch-v0", 5, 3)
-        return {row["name"]: row for row in result["policies"]}
+        parts = {n: evaluation(n, 5, (scales[n], 1.0, 1.0), seed=len(n)) for n in names}
+        records = ev.grouped(parts, {"scenario": "websearch-v0"})
+        return {row["name"]: row for row in ev.rows_of(records, allow_flagged=False)}
 
     result = rows(*scales)
-    assert [done for done, note in moves if not note.endswith("compiling")] == [5, 10, 15]
-    assert [done for done, note in moves if note.endswith("compiling")] == [0, 5, 10]
     assert result["static:best"]["share"]["value"] == 0.0
     assert result["oracle"]["share"]["value"] == pytest.approx(1.0)
     assert result["static:secn1"]["share"]["value"] < 0.0

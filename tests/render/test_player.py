@@ -253,7 +253,7 @@ def test_play_writes_the_page_whole_or_not_at_all(
     out = tmp_path / "episode.html"
     command = ["play", "static:secn1", "--scenario", "incast-v0", "--out", str(out)]
     # The recorded episode is another network's; the command only has to pass it on.
-    monkeypatch.setattr("ecn_marl.experiments.workflow.Arena.env", lambda *_: env)
+    monkeypatch.setattr("ecn_marl.experiments.policies.Arena.env", lambda *_: env)
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.stderr
     data = json.loads(_Page(out.read_text("utf-8")).data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, PyTree
 from ecn_marl import lanes
 from ecn_marl._errors import bad_value
 from ecn_marl._flags import FLAGGED
+from ecn_marl.baselines.evaluation import traces
 from ecn_marl.baselines.evaluation.completion import (
     COSTS,
     PARTS,
@@ -28,6 +29,7 @@ from ecn_marl.baselines.evaluation.completion import (
     objective,
     summarise,
 )
+from ecn_marl.baselines.evaluation.own_policies import HostPolicy, PurePolicy, host_runner
 from ecn_marl.baselines.evaluation.statistics import mean_interval
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.evaluation.windows import counters, ends, in_windows, window_columns
@@ -226,8 +228,35 @@ def roll_out(
     Returns:
         The last state, the reward's mean over intervals and agents, and the controller's memory.
     """
-    state, reward, memory, _ = roll_out_in_windows(env, params, controller, key, 0)
-    return state, reward, memory
+    played = roll_out_in_windows(env, params, controller, key, 0)
+    return played.state, played.reward, played.memory
+
+
+class Played(NamedTuple):
+    """An episode that was played.
+
+    Attributes:
+        state: the last state.
+        reward: mean over intervals and agents.
+        memory: the controller's memory.
+        windows: the numbers of windows, see `windows.in_windows`; empty if there are none.
+        ports: what is kept of every interval, `[T, A]` each, see `traces.of_interval`.
+    """
+
+    state: PyTree
+    reward: Float[Array, ""]
+    memory: PyTree
+    windows: dict[str, Array]
+    ports: dict[str, Array]
+
+
+def decide(
+    policy: StatefulController, key: jax.Array, obs: Array, memory: PyTree
+) -> tuple[Decision, PyTree]:
+    """The decision of a policy, and its memory, which a user's pure policy changes with it."""
+    if isinstance(policy, PurePolicy):
+        return policy.decide(key, obs, memory)
+    return policy(key, obs, memory), memory
 
 
 def roll_out_in_windows(
@@ -236,7 +265,7 @@ def roll_out_in_windows(
     controller: Controller | StatefulController,
     key: jax.Array,
     windows: int,
-) -> tuple[PyTree, Float[Array, ""], PyTree, dict[str, Array]]:
+) -> Played:
     """`roll_out`, with the numbers of equal windows of the episode.
 
     Args:
@@ -245,10 +274,6 @@ def roll_out_in_windows(
         controller: the policy that sets the thresholds.
         key: PRNG key.
         windows: number of windows, 0 for none.
-
-    Returns:
-        The last state, the reward's mean over intervals and agents, the controller's memory, and
-        the numbers of windows, see `windows.in_windows`; empty if there are none.
     """
     env, policy = Lanes(env), with_memory(controller)
     reset_key, run_key = jax.random.split(key)
@@ -257,19 +282,22 @@ def roll_out_in_windows(
     def step(carry: tuple[Array, PyTree, PyTree], key: jax.Array) -> tuple[PyTree, PyTree]:
         obs, state, memory = carry
         act_key, env_key = jax.random.split(key)
-        chosen = policy(act_key, obs, memory)
+        chosen, memory = decide(policy, act_key, obs, memory)
         advance = env.step_ecn if isinstance(chosen, Ecn) else env.step
+        before = state
         obs, state, reward, _, _, info = advance(env_key, state, chosen, params)
         counts = counters(state) if windows else {}
-        return (obs, state, policy.observe(memory, info)), (reward.mean(), counts)
+        kept = traces.of_interval(env, params, before, info) if traced else {}
+        return (obs, state, policy.observe(memory, info)), (reward.mean(), counts, kept)
 
+    traced = traces.are_kept(env)
     intervals = int(params.max_steps)
     carry = (obs, state, policy.init())
     keys = jax.random.split(run_key, intervals)
-    (_, state, memory), (rewards, counts) = jax.lax.scan(step, carry, keys)
+    (_, state, memory), (rewards, counts, kept) = jax.lax.scan(step, carry, keys)
     last = ends(intervals, windows) if windows else None
     over_time = {} if last is None else in_windows({name: x[last] for name, x in counts.items()})
-    return state, rewards.mean(), memory, over_time
+    return Played(state, rewards.mean(), memory, over_time, kept)
 
 
 def episodes_runner(
@@ -288,18 +316,19 @@ def episodes_runner(
 
     Returns:
         `(actor, keys) -> metrics`, those of the environment and of windows and the controller's
-        costs, each with a leading axis of episodes.
+        costs, each with a leading axis of episodes; and `traces.TRACE` where `traces.are_kept`.
     """
     if getattr(getattr(env, "sim", None), "on_host", False):
         return partial(run_on_host, env, params, build, windows)
 
     def episode(key: jax.Array, actor: PyTree) -> dict[str, jax.Array]:
         controller = with_memory(build(actor))
-        state, _, memory, over_time = roll_out_in_windows(env, params, controller, key, windows)
+        played = roll_out_in_windows(env, params, controller, key, windows)
         costs_of = getattr(controller, "costs", None)
-        raw_costs: dict[str, Any] = {} if costs_of is None else costs_of(memory)
+        raw_costs: dict[str, Any] = {} if costs_of is None else costs_of(played.memory)
         costs = {name: jnp.asarray(x, jnp.float32) for name, x in raw_costs.items()}
-        return env.episode_metrics(state, params) | costs | over_time
+        metrics = env.episode_metrics(played.state, params) | costs | played.windows
+        return metrics | traces.of_episode(env, played.state, played.ports)
 
     @jax.jit
     def run(actor: PyTree, keys: jax.Array) -> dict[str, jax.Array]:
@@ -367,6 +396,15 @@ BATCH = 32
 """Episodes that are run at once."""
 
 
+def _runner(
+    env: Any, params: PyTree, controller: Any, windows: int
+) -> Callable[[jax.Array], dict[str, Any]]:
+    """Runs episodes of one controller: `keys -> metrics`."""
+    if isinstance(controller, HostPolicy):
+        return host_runner(env, params, controller)
+    return partial(episodes_runner(env, params, lambda _: controller, windows), ())
+
+
 def evaluate(
     env: MeasuredEnvironment,
     params: PyTree,
@@ -380,6 +418,7 @@ def evaluate(
     run: Callable[[jax.Array], dict[str, jax.Array]] | None = None,
     keys: jax.Array | None = None,
     windows: int = 0,
+    keep: Callable[[int, Any, PyTree, dict[str, np.ndarray]], None] | None = None,
 ) -> Evaluation:
     """Run a controller for whole episodes.
 
@@ -395,14 +434,19 @@ def evaluate(
         run: the controller's `keys -> metrics` if it is compiled already, see `episodes_runner`.
         keys: keys of the episodes, `[episodes]`, in place of those of `seed`.
         windows: see `roll_out_in_windows`; without `run`, which has its own.
+        keep: called after each batch with the number of its first episode, environment,
+            parameters and metrics, those of `traces.TRACE` among them: flows and intervals are
+            traced then. Without `run`.
 
     Raises:
         ValueError: `episodes` below 1, or another number of keys.
     """
     if episodes < 1:
         raise bad_value("episodes", episodes, "an integer >= 1")
-    if run is None:
-        run = partial(episodes_runner(env, params, lambda _: controller, windows), ())
+    if keep is not None:
+        env = traces.keeping(env)
+    build = partial(_runner, params=params, controller=controller, windows=windows)
+    run = build(env) if run is None else run
     keys = evaluation_keys(seed, episodes) if keys is None else keys
     if len(keys) != episodes:
         raise bad_value("keys", len(keys), f"as many as episodes = {episodes}")
@@ -410,7 +454,17 @@ def evaluate(
     padded = jnp.concatenate([keys, keys[: -episodes % batch]]) if episodes > batch else keys
     batches = []
     for start in range(0, len(padded), batch):
-        batches.append(jax.device_get(run(padded[start : start + batch])))
+        metrics = jax.device_get(run(padded[start : start + batch]))
+        while keep is not None and (longest := traces.longest(metrics)) > traces.room(env):
+            env = traces.keeping(env, longest)  # the log was too short: once more with a longer one
+            run = build(env)
+            metrics = jax.device_get(run(padded[start : start + batch]))
+        if keep is not None:
+            whole = {k: x for k, x in metrics.items() if k != traces.TRACE}
+            trace, count = metrics.pop(traces.TRACE), min(batch, episodes - start)
+            rows = jax.tree.map(lambda x, n=count: x[:n], {**whole, traces.TRACE: trace})
+            keep(start, env, params, rows)
+        batches.append(metrics)
         if progress is not None:
             progress(min(start + batch, episodes))
     joined = {k: np.concatenate([metrics[k] for metrics in batches])[:episodes] for k in batches[0]}

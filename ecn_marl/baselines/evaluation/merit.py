@@ -10,7 +10,7 @@ their own part of the tuning stream (`streams`), as the best checkpoint is chose
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -42,6 +42,29 @@ class Merits(NamedTuple):
     low: np.ndarray | None = None
     high: np.ndarray | None = None
     refused: str = ""
+
+
+POINTS, SHARE, COST = 20, 0.2, 0.5
+"""Evaluations of a training at most, the first one apart; the share of its time that they may take;
+time of an evaluated step in that of a training step (measured: 0.3 to 0.5), which also has to learn
+from it."""
+
+
+def evaluations_every(updates: int, config: Any, episodes: int, intervals: int) -> int:
+    """Updates between two evaluations, if the user does not say.
+
+    As many evaluations as cost `SHARE` of the training, up to `POINTS`; those of the first and the
+    last state are always made. It follows from sizes alone, so a resumed run has the same.
+
+    Args:
+        updates: updates of the training.
+        config: settings of the trainer; `steps_per_update` are those of a seed.
+        episodes: episodes of an evaluation.
+        intervals: steps of an episode.
+    """
+    budget = SHARE * updates * config.steps_per_update / (COST * episodes * intervals)
+    points = min(max(int(budget) - 1, 1), POINTS)
+    return max(1, -(-updates // points))
 
 
 Merit = Callable[[PyTree], Merits]

@@ -272,8 +272,8 @@ NOT_A_POLICY = (ValueError, KeyError, TypeError, AttributeError, EOFError, BadZi
 """Errors from reading a file of another kind; numpy and json have no common one."""
 
 
-def load_policy(path: str | Path) -> Policy | RatePolicy:
-    """Load a policy that `ecn-marl export` has written; needs numpy only.
+def read_policy(path: str | Path) -> Policy | RatePolicy:
+    """Read the file of a policy that `ecn-marl export` has written; needs numpy only.
 
     Args:
         path: the file, or `pretrained:NAME` for a policy that ships, see `pretrained_policies`.

@@ -16,6 +16,8 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from ecn_marl import lanes
+from ecn_marl._errors import bad_value
+from ecn_marl.envs.actions import ThresholdsAction
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 1.0
 """Bounds of the Gaussian's log standard deviation."""
@@ -146,7 +148,12 @@ def head_for(codec: Any) -> Head:
 
     Args:
         codec: anything with `shape` and, for discrete actions, `nvec` or `n`.
+
+    Raises:
+        ValueError: `thresholds`, bytes without a scale.
     """
+    if isinstance(codec, ThresholdsAction):
+        raise bad_value("actions", codec.name, "multidiscrete, discrete or box, for a learner")
     if hasattr(codec, "nvec"):
         return Head(sizes=tuple(int(n) for n in codec.nvec))
     if hasattr(codec, "n"):

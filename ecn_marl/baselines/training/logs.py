@@ -234,3 +234,22 @@ def scalars(row: Row) -> dict[str, float]:
 def numbers(row: Row) -> Row:
     """What is a number in a row, or one for each seed; not the words of `merit_refused`."""
     return {name: value for name, value in row.items() if not isinstance(value, str)}
+
+
+def evaluated_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Steps and merits of the states that were evaluated, the untrained one first.
+
+    Args:
+        rows: rows of `metrics.jsonl`.
+
+    Returns:
+        Of each `steps`, `merit` and, where they are known, `merit_low` and `merit_high`.
+    """
+    names = ("merit", "merit_low", "merit_high")
+    start = {name: rows[0].get(f"start_{name}") for name in names} if rows else {}
+    found = [{"steps": 0, **start}, *rows]
+    return [
+        {"steps": row["steps"]} | {name: row[name] for name in names if row.get(name) is not None}
+        for row in found
+        if row.get("merit") is not None
+    ]

@@ -21,7 +21,7 @@ from jaxtyping import PyTree
 from ecn_marl import lanes
 from ecn_marl._checks import check_numbers, check_seed
 from ecn_marl._errors import bad_value
-from ecn_marl.baselines.evaluation.merit import Merit
+from ecn_marl.baselines.evaluation.merit import Merit, Merits
 from ecn_marl.baselines.evaluation.streams import training_key
 from ecn_marl.baselines.training.checkpoint import Checkpoints
 from ecn_marl.baselines.training.interrupts import Interrupts
@@ -88,12 +88,14 @@ class Saving:
         seconds: a checkpoint is made when the last one is older than this.
         eval_every: updates between evaluations; a state that is evaluated is saved. 0 for never.
         keep: latest checkpoints kept, beside the best of each seed.
+        ends: whether the first state, which is untrained, and the last one are evaluated, too.
     """
 
     updates: int | None = None
     seconds: float = 300.0
     eval_every: int = 0
     keep: int = 2
+    ends: bool = False
 
     def __post_init__(self) -> None:
         """Check all values."""
@@ -322,6 +324,7 @@ class _Loop:
         program = compiled_update(self.algorithm, self.per_call, self.seeds, places)
         # Compiled before the clock starts, so that steps per second leave it out.
         update = program.lower(self.state, self.params).compile()
+        untrained = self._of_start()
         while len(self.rows) < total:
             start = time.perf_counter()
             self.state, metrics = update(self.state, self.params)
@@ -329,11 +332,14 @@ class _Loop:
             values = jax.device_get(metrics)
             self.busy_seconds += time.perf_counter() - start
             new = self._new_rows(values)
+            new[0] |= untrained
+            untrained = {}
             stop, late = _anywhere(
                 interrupts.requested is not None,
                 time.perf_counter() - self.saved_at >= self.saving.seconds,
             )
-            self._record(new, late or stop or len(self.rows) + len(new) >= total)
+            last = len(self.rows) + len(new) >= total
+            self._record(new, late or stop or last, last)
             if progress is not None:
                 for row in new:
                     progress(row)
@@ -353,11 +359,19 @@ class _Loop:
             new.append(row | {"seconds": seconds, "steps_per_second": round(rate, 1)})
         return new
 
-    def _record(self, new: list[Row], must_save: bool) -> None:
+    def _of_start(self) -> Row:
+        """Merits of the untrained state, as entries `start_merit` of the first row."""
+        if self.rows or self.merit is None or not self.saving.eval_every or not self.saving.ends:
+            return {}
+        row: Row = {}
+        self._add(self.merit(self.state), row, "start_merit")
+        return row
+
+    def _record(self, new: list[Row], must_save: bool, last: bool) -> None:
         """Check and log new rows; evaluate and save the state if it is time to."""
         update = new[-1]["update"]
         finite = all(_is_finite(row) for row in new) and not _bad_leaf(_actor(self.state))
-        merits = self._evaluated(new[-1]) if finite else None
+        merits = self._evaluated(new[-1], last) if finite else None
         # Logged before the state is saved: a checkpoint needs all rows up to its update, and rows
         # after the last checkpoint are cut when the run resumes (`cut_rows`).
         for row in new:
@@ -377,20 +391,24 @@ class _Loop:
             self.checkpoints.save(update, self.state, merits)
             self.saved_at = time.perf_counter()
 
-    def _evaluated(self, row: Row) -> list[float] | None:
+    def _evaluated(self, row: Row, last: bool) -> list[float] | None:
         """Evaluate the state if it is time to; its merits become part of the row."""
         every, merit = self.saving.eval_every, self.merit
-        if merit is None or not every or row["update"] // every == len(self.rows) // every:
+        due = every and row["update"] // every != len(self.rows) // every
+        if merit is None or not every or not (due or (last and self.saving.ends)):
             return None
-        merits = merit(self.state)
+        return self._add(merit(self.state), row, "merit")
+
+    def _add(self, merits: Merits, row: Row, name: str) -> list[float] | None:
+        """Note merits in a row; None if they do not count."""
         if merits.refused:
             # Without merits no checkpoint becomes the best one.
-            row["merit_refused"] = merits.refused
+            row[f"{name}_refused"] = merits.refused
             return None
         for end, values in (("value", merits.value), ("low", merits.low), ("high", merits.high)):
             if values is not None:
-                name = "merit" if end == "value" else f"merit_{end}"
-                row[name] = values.tolist() if self.seeds > 1 else float(values[0])
+                entry = name if end == "value" else f"{name}_{end}"
+                row[entry] = values.tolist() if self.seeds > 1 else float(values[0])
         best: list[float] = merits.value.tolist()
         return best
 

@@ -24,7 +24,7 @@ from ecn_marl._copies import OwnCopies
 from ecn_marl._errors import bad_value
 from ecn_marl._fork import check_process
 from ecn_marl._programs import Programs
-from ecn_marl.envs.agent_checks import check_actions, space_of
+from ecn_marl.envs.agent_checks import check_actions, reset_options, space_of
 from ecn_marl.envs.rate.env import RateEnv, RateParams, RateState
 from ecn_marl.envs.rate.scenarios import RateScenario, make_rate
 
@@ -140,19 +140,21 @@ class RateParallelEnv(OwnCopies, ParallelEnv):
 
         Args:
             seed: start the stream of episodes of this seed; None continues the stream.
-            options: accepted and not used.
+            options: none are known.
 
         Returns:
             Observations (zeros) and infos (`acts`, False) of all agents.
 
         Raises:
-            ValueError: a seed that is no integer >= 0, or parameters out of their ranges.
+            ValueError: a seed that is no integer >= 0, an option, or parameters out of their
+                ranges.
             ForkedProcess: this process was forked from one that has used JAX.
         """
         import jax
 
         check_process()
         check_value("seed", seed, STREAM_SEED)
+        reset_options(options, ())
         if seed is not None or self._stream is None:
             self._stream = np.random.default_rng(seed)
         words = self._stream.integers(2**32, size=2, dtype=np.uint32)

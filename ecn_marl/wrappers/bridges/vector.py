@@ -21,6 +21,7 @@ from ecn_marl._copies import OwnCopies
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._fork import check_process
 from ecn_marl._memory import check_memory
+from ecn_marl.envs.agent_checks import key_words, reset_options
 from ecn_marl.envs.ecn import EcnEnv, EnvState
 from ecn_marl.envs.parallel import MAX_CYCLES, EcnParallelEnv
 from ecn_marl.errors import InvalidInput
@@ -117,10 +118,11 @@ class EcnVectorEnv(OwnCopies, VectorEnv):
         Args:
             seed: s seeds network i with s + i; a sequence has one for each network; None continues
                 each network's stream of episodes.
-            options: `reset_mask`, bool `[num_envs]`, resets those sub-environments only.
+            options: `reset_mask`, bool `[num_envs]`, resets those sub-environments only; `key`,
+                uint32 `[num_networks, 2]`, fixes the episodes as in `parallel_env`.
 
         Returns:
-            Observations and an empty dict.
+            Observations, and infos: empty, but for what `EcnEnv.reset_info` has.
 
         Raises:
             ValueError: seeds that are no integers >= 0, a wrong number of them, a mask that does
@@ -131,7 +133,9 @@ class EcnVectorEnv(OwnCopies, VectorEnv):
         import jax
 
         check_process()
-        mask = self._mask((options or {}).get("reset_mask"))
+        given = reset_options(options, ("reset_mask", "key"))
+        mask = self._mask(given.get("reset_mask"))
+        words = key_words(given["key"], (self.num_networks, 2)) if "key" in given else None
         if self._state is None and not mask.all():
             raise ResetNeeded("reset all sub-environments first")
         self._seed(seed, mask)
@@ -141,9 +145,11 @@ class EcnVectorEnv(OwnCopies, VectorEnv):
             params = self.core.default_params
             check_numbers(params)
             self._params = jax.device_put(params)
-        self._restart(mask)
+        self._restart(mask, words)
+        assert self._state is not None
         self._ended &= ~mask
-        return self._rows(np.array(self._obs)), {}
+        known: Any = jax.vmap(self.core.reset_info, (0, None))(self._state, self._params)
+        return self._rows(np.array(self._obs)), self._infos(jax.device_get(known), mask)
 
     def step(
         self, actions: ArrayLike | tuple[ArrayLike, ...]
@@ -191,13 +197,18 @@ class EcnVectorEnv(OwnCopies, VectorEnv):
         # Copied, because the caller may write to it; arrays from JAX are read-only.
         return self._rows(np.array(self._obs)), self._reward(reward), terminated, truncated, infos
 
-    def _restart(self, mask: np.ndarray) -> None:
-        """Start the next episode of some networks; the others stay as they are."""
+    def _restart(self, mask: np.ndarray, given: np.ndarray | None = None) -> None:
+        """Start the next episode of some networks; the others stay as they are.
+
+        Args:
+            mask: which networks.
+            given: data of their keys, `[num_networks, 2]`; None for those of their streams.
+        """
         if not mask.any():
             return
         reset, _, choose = compiled(self.core.program, self)
-        words = np.zeros((self.num_networks, 2), np.uint32)
-        for i in np.flatnonzero(mask):
+        words = np.zeros((self.num_networks, 2), np.uint32) if given is None else given
+        for i in np.flatnonzero(mask) if given is None else ():
             # Only networks that restart draw, so a network's episodes depend on its own seed alone.
             words[i] = self._streams[i].integers(2**32, size=2, dtype=np.uint32)
         fresh = reset(words, self._params, self._steps)

@@ -13,7 +13,7 @@ import pytest
 
 import ecn_marl
 from ecn_marl.baselines.exporting.export import export_policy
-from ecn_marl.baselines.exporting.policy import NEEDED, VERSION, load_policy, save_policy
+from ecn_marl.baselines.exporting.policy import NEEDED, VERSION, read_policy, save_policy
 from ecn_marl.baselines.rl.distributions import head_for
 from ecn_marl.baselines.rl.networks import Mlp, apply_network, init_network
 from ecn_marl.envs.registry import make
@@ -36,7 +36,7 @@ def case(actions, shared, tmp_path):
     net = Mlp(HIDDEN, head.outputs)
     params = init_network(net, jax.random.key(4), env.obs_dim, env.num_agents, shared)
     save_policy(export_policy(env, head, params, algorithm="ippo", seed=4), tmp_path / "p.npz")
-    return env, head, net, params, load_policy(tmp_path / "p.npz")
+    return env, head, net, params, read_policy(tmp_path / "p.npz")
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -177,9 +177,9 @@ def test_damaged_policies_are_refused(tmp_path):
     for change in damaged:
         np.savez(tmp_path / "d.npz", **{**arrays, **change})
         with pytest.raises(EcnMarlError, match=r"d\.npz"):
-            load_policy(tmp_path / "d.npz")
+            read_policy(tmp_path / "d.npz")
     np.savez(tmp_path / "d.npz", **arrays)
-    assert load_policy(tmp_path / "d.npz").header == header
+    assert read_policy(tmp_path / "d.npz").header == header
 
 
 def test_policies_of_several_networks_are_refused():

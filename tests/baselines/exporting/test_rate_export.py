@@ -14,7 +14,7 @@ import pytest
 from commands import failure, run
 
 from ecn_marl.baselines.exporting.distil import MIN_ROWS, grow
-from ecn_marl.baselines.exporting.policy import load_policy, save_policy
+from ecn_marl.baselines.exporting.policy import read_policy, save_policy
 from ecn_marl.baselines.exporting.quantise import dense_arrays, quantise
 from ecn_marl.baselines.exporting.rate_export import export_rate_policy, record
 from ecn_marl.baselines.exporting.rate_policy import RatePolicy, dense, int8, int8_codes, tree
@@ -169,7 +169,7 @@ def test_files_act_like_the_run(trained):
     expected = np.asarray(trainer.act(actor, jnp.asarray(obs)))
     assert np.std(expected) > 0.01
     for form, mean in {"dense": 1e-6, "int8": 0.01, "tree": 0.02}.items():
-        policy = load_policy(folder.parent / f"{form}.npz")
+        policy = read_policy(folder.parent / f"{form}.npz")
         assert (policy.model, policy.columns, policy.history) == (form, ("change", "error"), 2)
         assert policy.header["algorithm"] == "adpg"
         assert repr(policy) == f"<RatePolicy of adpg: {form}, 2 events of 2 numbers>"
@@ -201,7 +201,7 @@ def test_wrong_files_are_refused(trained, tmp_path):
     assert "a policy of ports here" in failure("eval", file, "--scenario", "incast-v0")
     ports = failure("eval", "pretrained:restore-serve-ippo", "--scenario", "many-to-one-4-v0")
     assert "a policy of flows here" in ports
-    policy = load_policy(file)
+    policy = read_policy(file)
     with pytest.raises(ValueError, match=r"obs shape = \(3,\)"):
         policy(np.zeros(3))
     for arrays in (
@@ -210,7 +210,7 @@ def test_wrong_files_are_refused(trained, tmp_path):
     ):
         save_policy(RatePolicy(policy.header, arrays), out)
         with pytest.raises(ValueError, match=r"rate_policy\.MODELS"):
-            load_policy(out)
+            read_policy(out)
     with pytest.raises(ValueError, match="form of the policy 'int9'"):
         RatePolicy({**policy.header, "model": {"form": "int9"}}, policy.arrays)
 

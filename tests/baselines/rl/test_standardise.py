@@ -12,7 +12,7 @@ from toy import ToyAction, ToyEnv, ToyParams
 
 from ecn_marl.baselines.ddqn import DDQN, DDQNConfig
 from ecn_marl.baselines.exporting.export import export_policy
-from ecn_marl.baselines.exporting.policy import load_policy, save_policy
+from ecn_marl.baselines.exporting.policy import read_policy, save_policy
 from ecn_marl.baselines.haecn import HAECN, HAECNConfig
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.mappo import MAPPO, MAPPOConfig
@@ -204,7 +204,7 @@ def test_exported_networks_fold_standardisation_into_their_first_layer(shared, t
     moments = rng.uniform(0.05, 0.5, (2, env.obs_dim)).astype(np.float32)
     params = standardise(params, *map(jnp.asarray, moments))
     save_policy(export_policy(env, head, params, algorithm="ippo"), tmp_path / "p.npz")
-    policy = load_policy(tmp_path / "p.npz")
+    policy = read_policy(tmp_path / "p.npz")
     assert len(policy.layers) == 3
     obs = rng.uniform(size=(20, env.num_agents, env.obs_dim)).astype(np.float32)
     out = apply_network(net, params, jnp.asarray(obs), shared)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import typer
 
@@ -110,11 +110,13 @@ def progress(
     writes_lines = lines and not terminal and not quiet
     bar = bar_of(unit, Console(stderr=True), disable=not terminal)
     tenth, moved = 0, threading.Event()
+    notes: list[str] = []  # the last one, such as which search runs
 
     def show(done: float, note: str = "") -> None:
         nonlocal tenth, total
         total = max(total, done)  # a search may take more episodes than expected
         bar.update(row, completed=done, total=total, note=note)
+        notes[:] = [note] if note else []
         if done:
             moved.set()
         if writes_lines and int(10 * done / total) > tenth:
@@ -122,7 +124,9 @@ def progress(
             typer.echo(f"{task}: {done:,.0f}/{total:,.0f} {unit} {note}".rstrip(), err=True)
 
     if writes_lines:
-        _report_compiling(task, moved, began)  # a thread, because compiling gives no control back
+        _report_compiling(
+            task, moved, began, notes
+        )  # a thread, because compiling gives no control back
     try:
         with bar:
             row = bar.add_task(task, total=total, note="")
@@ -131,7 +135,7 @@ def progress(
         moved.set()  # also after an error: the thread must not write any more
 
 
-def _report_compiling(task: str, moved: threading.Event, began: float) -> None:
+def _report_compiling(task: str, moved: threading.Event, began: float, notes: list[str]) -> None:
     """Write a line from time to time until the first progress."""
     stderr = sys.stderr  # read in the calling thread: tests replace `sys.stderr` for a while
 
@@ -139,7 +143,44 @@ def _report_compiling(task: str, moved: threading.Event, began: float) -> None:
         pause = SILENCE_S[0]
         while not moved.wait(pause):
             taken = clock(time.monotonic() - began)
-            typer.echo(f"{task}: {COMPILING} {taken}", file=stderr)
+            typer.echo(f"{task}: {notes[-1] if notes else COMPILING} {taken}", file=stderr)
             pause = SILENCE_S[1]
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+@contextmanager
+def notebook_progress(
+    task: str, total: float, show: Callable[[float, str], None] | None = None
+) -> Iterator[Callable[[float, str], None]]:
+    """What moves the bar of a function: the caller's, else a line in a notebook, else nothing.
+
+    Args:
+        task: text in front.
+        total: all work.
+        show: the caller's bar.
+    """
+    handle = None if show is not None else _notebook_line()
+    if handle is None:
+        yield show or (lambda done, note: None)
+        return
+
+    def move(done: float, note: str = "") -> None:
+        handle.update({"text/plain": f"{task}: {done:,.0f}/{total:,.0f} {note}"}, raw=True)
+
+    try:
+        yield move
+    finally:
+        handle.update({"text/plain": ""}, raw=True)
+
+
+def _notebook_line() -> Any:
+    """A line below a notebook's cell that can be changed; None outside of notebooks."""
+    # Not imported: who runs in a notebook has it already.
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    from IPython.display import display
+
+    return display({"text/plain": ""}, raw=True, display_id=True)

@@ -1,0 +1,274 @@
+"""`ecn_marl.evaluate`, which is also the command `eval`: policies on the same episodes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ecn_marl._checks import Whole, check_seed, check_value
+from ecn_marl._errors import bad_value
+from ecn_marl._tables import check_folder
+from ecn_marl.baselines.evaluation.completion import summarise
+from ecn_marl.baselines.evaluation.episodes import Evaluation, evaluation_keys
+from ecn_marl.baselines.evaluation.episodes import evaluate as evaluate_one
+from ecn_marl.baselines.evaluation.statistics import over_seeds
+from ecn_marl.baselines.oracle import BEST
+from ecn_marl.envs.registry import FLUID, is_packets
+from ecn_marl.experiments import rate
+from ecn_marl.experiments.compare import compare
+from ecn_marl.experiments.policies import (
+    Arena,
+    Named,
+    OwnPolicy,
+    RunOf,
+    Searched,
+    arena,
+    resolve,
+)
+from ecn_marl.experiments.processes import Task, in_processes, processes
+from ecn_marl.experiments.recording import Recording, facts
+from ecn_marl.experiments.records import Record
+from ecn_marl.experiments.results import Result
+from ecn_marl.experiments.workflow import Show
+from ecn_marl.render.bars import notebook_progress
+
+EPISODES = 64
+"""Episodes of each policy, if nothing else is asked for."""
+
+
+def evaluate(
+    policies: Any,
+    scenario: str | None = None,
+    *,
+    episodes: int = EPISODES,
+    seed: int = 0,
+    records: bool | str | PathLike[str] = True,
+    overwrite: bool = False,
+    checkpoint: str = "best",
+    allow_flagged: bool = False,
+    show: Show | None = None,
+    backend: str = FLUID,
+    workers: int = 1,
+    **options: Any,
+) -> Result:
+    """Evaluate policies of ports on the same episodes, which no policy was trained on.
+
+    Args:
+        policies: one, or several: names as the command `eval` takes them (`static:best`, `rule`,
+            `runs/first`, `pretrained:…`, a file), what `train` and `load_policy` return, and a
+            user's own functions, see `experiments.policies.OwnPolicy`.
+        scenario: name of a scenario; None for that of the first trained policy, else
+            `restore-serve-v0`.
+        episodes: episodes of each policy.
+        seed: which tuning episodes.
+        records: a new folder for the tables of flows, ports and episodes; True for a temporary
+            one, which is removed with the result; False to keep none: an evaluation takes some
+            per cent less time then. Packets keep none.
+        overwrite: whether records in the folder are replaced.
+        checkpoint: which policy of a run: `best` (the latest if none was evaluated), `latest`.
+        allow_flagged: whether results that do not count are scored all the same, see
+            `completion.invalid_reasons`.
+        show: moves a progress bar, `show(episodes done, note)`; None for one in notebooks.
+        backend: what simulates the network: `fluid` or `packets`, see `registry.make`.
+        workers: processes, each of which runs one episode at a time; for packets.
+        **options: options of `ecn_marl.make`, e.g. `load=0.5`; `max_steps` counts the intervals of
+            the scenario, whatever those of a policy are.
+
+    Raises:
+        ValueError: an unknown name, an option that a policy brings along itself, a policy that
+            does not fit the scenario, or a folder that holds something else.
+    """
+    named = _listed(policies)
+    check_value("episodes", episodes, Whole(low=1))
+    check_seed(seed)
+    check_value("workers", workers, Whole(low=1))
+    on_packets = is_packets(backend)
+    if workers > 1 and not on_packets:
+        allowed = "1 without packets: the fluid runs episodes in batches"
+        raise bad_value("workers", workers, allowed)
+    if isinstance(records, bool):
+        folder, records = None, records and not on_packets
+    else:
+        folder = Path(fspath(records))
+        if on_packets:
+            raise bad_value("records", str(folder), "none with packets, which keep no tables")
+        check_folder(folder, overwrite)
+    place = replace(arena(named, scenario, **options), checkpoint=checkpoint, backend=backend)
+    members = [resolve(x) for policy in named for x in _members(policy)]
+    names = [member.name for member in members]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise bad_value("policies", twice, "each of them once, under names of their own")
+    with notebook_progress("evaluate", episodes * len(members), show) as move:
+        temporary = tempfile.TemporaryDirectory(prefix="ecn-marl-") if records is True else None
+        if temporary is not None:
+            folder = Path(temporary.name) / "records"
+        with processes(workers) as pool:
+            result = _evaluate(
+                place, members, episodes, seed, folder, overwrite, allow_flagged, move, pool
+            )
+    result.temporary = temporary
+    return result
+
+
+def _listed(policies: Any) -> list[Named]:
+    """The policies, one or several, resolved; rates of flows are refused."""
+    several = isinstance(policies, Iterable) and not isinstance(policies, str | PathLike)
+    listed = list(policies) if several and not callable(policies) else [policies]
+    if not listed:
+        raise bad_value("policies", listed, "at least one")
+    for policy in listed:
+        name = fspath(policy) if isinstance(policy, str | PathLike) else None
+        if name is not None and rate.is_rate_evaluation([name], None):
+            allowed = "policies of ports here: this one sets rates of flows (`ecn-marl eval`)"
+            raise bad_value("policy", name, allowed)
+    return [resolve(policy) for policy in listed]
+
+
+def _members(policy: Named) -> list[Any]:
+    return [policy] if isinstance(policy, OwnPolicy) else list(policy.members)
+
+
+def seed_of(name: str) -> tuple[str, int]:
+    """A policy's name without the number of its seed, and that number."""
+    folder, _, number = name.partition("#")
+    return (folder, int(number)) if number.isdecimal() else (name, 0)
+
+
+def _shown(policy: Named) -> str:
+    """How a policy is shown among its records: all seeds of a run together."""
+    if isinstance(policy, RunOf):
+        return resolve(policy.folder).label
+    return policy.label
+
+
+def _evaluate(
+    place: Arena,
+    members: list[Named],
+    episodes: int,
+    seed: int,
+    folder: Path | None,
+    overwrite: bool,
+    allow_flagged: bool,
+    show: Show,
+    pool: ProcessPoolExecutor | None,
+) -> Result:
+    """Evaluate single policies in an arena; searches report their progress, too."""
+    done, total = 0, episodes * len(members)
+
+    def searching(runs: int, note: str) -> None:
+        show(done, f"{note}, {runs:,} episodes so far")
+
+    place = replace(place, progress=searching)
+    # All controllers first: what does not fit is an error before anything is run.
+    ready = [(policy, place.env(policy), place.controller(policy)) for policy in members]
+    recording = None
+    if folder is not None:
+        about = facts(scenario=place.scenario, options=_texts(place.options), seed=seed)
+        shown = {seed_of(x.name): _shown(x) for x in members}
+        recording = Recording(folder, shown, episodes, about, overwrite)
+    evaluations: dict[str, Evaluation] = {}
+    more: dict[str, dict[str, Any]] = {}
+    for policy, env, controller in ready:
+        done = len(evaluations) * episodes
+        show(done, f"{policy.label}: compiling" if done < total else "")
+        progress = partial(_progress, show, done, policy.label)
+        if pool is not None:
+            found = controller if isinstance(policy, Searched) else None  # none searches again
+            task = Task(replace(place, progress=None), policy, episodes, seed, found)
+            evaluations[policy.name] = in_processes(pool, task, progress)
+        else:
+            evaluations[policy.name] = evaluate_one(
+                env,
+                env.default_params,
+                controller,
+                name=policy.name,
+                episodes=episodes,
+                seed=seed,
+                progress=progress,
+                keep=None if recording is None else recording.keep(*seed_of(policy.name)),
+            )
+        more[policy.name] = {"interval_us": env.interval_us}
+        if (settings := policy.settings(place)) is not None:
+            more[policy.name]["settings"] = settings
+    tables = None if recording is None else recording.close()
+    records = grouped(evaluations, {"scenario": place.scenario, "eval_seed": seed})
+    rows = rows_of(records, allow_flagged)
+    for row in rows:
+        first = next(name for name in more if seed_of(name)[0] == seed_of(row["name"])[0])
+        row |= more[first]
+    summary = {
+        "scenario": place.scenario,
+        "backend": place.backend,
+        "options": place.options,
+        "episodes": episodes,
+        "seed": seed,
+        "policies": rows,
+    }
+    labels = {policy.name: policy.label for policy in members}
+    reset_keys = jax.vmap(lambda key: jax.random.split(key)[0])(evaluation_keys(seed, episodes))
+    words = np.asarray(jax.random.key_data(reset_keys))
+    return Result(summary, records, labels, words, place, tables)
+
+
+def _progress(show: Show, before: int, note: str, done: int) -> None:
+    show(before + done, note)
+
+
+def _texts(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as JSON has them; others as text."""
+    plain = (bool, int, float, str, type(None))
+    return {name: x if isinstance(x, plain) else str(x) for name, x in options.items()}
+
+
+def grouped(evaluations: Mapping[str, Evaluation], meta: Mapping[str, object]) -> dict[str, Record]:
+    """A record of every policy, then one over all seeds of every run with several seeds."""
+    groups: dict[str, list[Evaluation]] = {
+        policy: [evaluation] for policy, evaluation in evaluations.items()
+    }
+    for policy, evaluation in evaluations.items():
+        if "#" in policy:  # one of several seeds of a run
+            groups.setdefault(seed_of(policy)[0], []).append(evaluation)
+    return {
+        name: Record.of(name, parts, meta)
+        for name, parts in groups.items()
+        if name in evaluations or len(parts) > 1
+    }
+
+
+def rows_of(records: Mapping[str, Record], allow_flagged: bool) -> list[dict[str, Any]]:
+    """Summaries of policies.
+
+    Returns:
+        The summary of each (see `completion.summarise`); of several seeds with `statistics` of
+        their J (see `statistics.over_seeds`). With `static:best` among the policies, each also has
+        its `score`, `share` of the oracle's gain, `improvement` and what got `worse` (see
+        `compare.compare`).
+    """
+    rows = [_summary(record, allow_flagged) for record in records.values()]
+    if BEST in records:
+        compared = compare(records, allow_flagged=allow_flagged)
+        for row, comparison_row in zip(rows, compared["policies"], strict=True):
+            names = ("score", "share", "improvement", "worse")
+            row |= {name: comparison_row[name] for name in names}
+    return rows
+
+
+def _summary(record: Record, allow_flagged: bool) -> dict[str, Any]:
+    """Summary of a policy, with statistics of its seeds if there are several."""
+    summary = summarise(record.name, record.columns, allow_flagged)
+    if record.seeds == 1 or summary["refused"]:
+        return summary
+    if not np.isfinite(record.columns["J"]).all():
+        return summary
+    seed_means = np.exp(np.log(record.columns["J"]).mean(1))
+    return summary | {"statistics": over_seeds(seed_means[:, None]) | {"of": "J"}}

@@ -1,0 +1,153 @@
+"""Records of evaluations: the tables `flows`, `ports` and `episodes` of a folder.
+
+    flows       a row for every flow: columns of `evaluation.traces.flow_columns`
+    ports       a row for every interval and port: columns of `evaluation.traces.port_columns`
+    episodes    a row for every episode: `episode_columns`
+
+Each has the columns `policy`, `seed` (number of the learner's seed; 0 for rules) and `episode` in
+front. One chunk holds the episodes that were run at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import PyTree
+
+from ecn_marl._tables import Coded, Column, Tables, TableWriter
+from ecn_marl.baselines.evaluation import traces
+from ecn_marl.baselines.evaluation.completion import COUNTS, SIZES
+from ecn_marl.baselines.evaluation.episodes import BATCH, Evaluation
+from ecn_marl.errors import InvalidInput
+from ecn_marl.experiments.sources import checkout, code
+
+TABLES = ("flows", "ports", "episodes")
+
+Keep = Callable[[int, Any, PyTree, dict[str, Any]], None]
+"""What `episodes.evaluate` calls after every batch."""
+
+
+def facts(**more: object) -> dict[str, Any]:
+    """What made the records: versions, hash of the sources, commit (None outside of a checkout)."""
+    try:
+        commit = checkout().commit
+    except InvalidInput:
+        commit = None
+    return {**more, "code": code(), "commit": commit}
+
+
+class Recording:
+    """Writes the records of several policies, which run one after the other."""
+
+    def __init__(
+        self,
+        folder: str | Path,
+        policies: Mapping[tuple[str, int], str],
+        episodes: int,
+        about: Mapping[str, object],
+        overwrite: bool = False,
+    ) -> None:
+        """Begin.
+
+        Args:
+            folder: where.
+            policies: label of each, by name and number of the seed.
+            episodes: episodes of each.
+            about: facts, see `TableWriter`.
+            overwrite: whether to replace records that are there.
+
+        Raises:
+            ValueError: see `TableWriter`.
+        """
+        self.numbers = {policy: i for i, policy in enumerate(policies)}
+        parts = [
+            _part(number, first)
+            for number in self.numbers.values()
+            for first in range(0, episodes, BATCH)
+        ]
+        listed = [
+            {"policy": name, "seed": seed, "label": label}
+            for (name, seed), label in policies.items()
+        ]
+        self.writer = TableWriter(
+            folder,
+            {**about, "episodes": episodes, "policies": listed},
+            dict.fromkeys(TABLES, parts),
+            overwrite,
+        )
+
+    def keep(self, name: str, seed: int = 0) -> Keep:
+        """The function that writes what a policy did in a batch of episodes."""
+        return partial(self._write, (name, seed))
+
+    def close(self) -> Tables:
+        """Note that all is there, and open it."""
+        self.writer.close()
+        return Tables(self.writer.folder)
+
+    def _write(
+        self, policy: tuple[str, int], first: int, env: Any, params: PyTree, metrics: dict[str, Any]
+    ) -> None:
+        part = _part(self.numbers[policy], first)
+        trace = metrics.pop(traces.TRACE)
+        count = len(metrics["reward"])
+        ports = traces.port_columns(env, trace)
+        repeats = len(ports["start_us"]) // count
+        episode = np.repeat(np.arange(first, first + count), repeats)
+        self.writer.write("ports", part, _named(policy, episode) | ports)
+        rows = [traces.flow_columns(env, params, traces.episode_of(trace, i)) for i in range(count)]
+        lengths = [len(x["flow"]) for x in rows]
+        episode = np.repeat(np.arange(first, first + count), lengths)
+        joined = {name: _joined([x[name] for x in rows]) for name in rows[0]}
+        self.writer.write("flows", part, _named(policy, episode) | joined)
+        columns_of = episode_columns(Evaluation(policy[0], metrics), int(params.max_steps))
+        numbers = np.arange(first, first + count)
+        self.writer.write("episodes", part, _named(policy, numbers) | columns_of)
+
+
+def _part(number: int, first: int) -> str:
+    return f"{number:03}-{first:05}"
+
+
+def _named(policy: tuple[str, int], episode: np.ndarray) -> dict[str, Column]:
+    zeros = np.zeros(len(episode), np.int32)
+    seed = np.full(len(episode), policy[1])
+    return {"policy": Coded(zeros, (policy[0],)), "seed": seed, "episode": episode}
+
+
+def _joined(columns: Sequence[Column]) -> Column:
+    """A column of several episodes; names are listed once, whatever episode they are from."""
+    arrays = [x for x in columns if not isinstance(x, Coded)]
+    if arrays:
+        return np.concatenate(arrays)
+    coded = [x for x in columns if isinstance(x, Coded)]
+    number = {n: i for i, n in enumerate(dict.fromkeys(n for x in coded for n in x.names))}
+    codes = [np.asarray([number[n] for n in x.names], np.int32)[x.codes] for x in coded]
+    return Coded(np.concatenate(codes), list(number))
+
+
+def episode_columns(evaluation: Evaluation, intervals: int) -> dict[str, np.ndarray]:
+    """Numbers of every episode, `[episodes]` each.
+
+    `J` and its parts; the mean, p99 and geometric mean of each size class' slowdowns; `return`
+    (mean of the ports, summed over intervals); mean queue, utilisation; counts of flows and bytes.
+    """
+    columns, counts = evaluation.columns, ("measured", "unfinished", "finished")
+    slowdowns = [f"{size}_{part}" for size in SIZES for part in ("mean", "p99", "geomean")]
+    copied = {name: columns[name] for name in ("J", *slowdowns)}
+    copied["return"] = columns["reward"] * intervals
+    copied |= {
+        "queue_mean_bytes": columns["queue_mean"],
+        "queue_std_bytes": columns["queue_std"],
+        "utilisation": columns["utilisation"],
+        "paused": columns["paused"],
+        "pauses": columns["pauses"],
+        "offered_bytes": columns["bytes_offered"],
+        "dropped_bytes": columns["bytes_dropped"],
+    }
+    copied |= {f"{size}_{count}": columns[f"{size}_{count}"] for size in SIZES for count in counts}
+    return copied | {f"flows_{name}": columns[name] for name in COUNTS}

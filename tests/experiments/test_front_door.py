@@ -1,0 +1,300 @@
+"""`train`, `evaluate`, `load_policy`: the same policy by three ways, and a user's own policies."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+import small
+from commands import TINY, failure, run
+from synthetic import evaluation
+
+import ecn_marl
+from ecn_marl import lanes
+from ecn_marl._files import without_nan
+from ecn_marl.baselines.evaluation.statistics import mean_interval
+from ecn_marl.baselines.search import SearchResult
+from ecn_marl.envs.phases import Phase
+from ecn_marl.envs.scenario import Scenario
+from ecn_marl.experiments import policies as po
+from ecn_marl.experiments import searches
+from ecn_marl.experiments.records import Record
+from ecn_marl.sim import Incast, star
+
+pytestmark = pytest.mark.usefixtures("tiny_scenario")
+
+PHASED = "phased-v0"
+"""Two phases of two intervals, in an order that the episode draws."""
+
+SETTINGS = {
+    "rule": [320.0, 1280.0, 0.2, 5.0, 20.0, 1.0, 1.0],
+    "oracle": [[[5.0, 20.0, 1.0]], [[320.0, 1280.0, 0.2]]],
+    "static:best": [[[5.0, 20.0, 1.0]]],
+}
+
+
+def phased() -> Scenario:
+    def bursts(load):
+        return (Incast(load=load, n_max=2, flow_kb=50.0, width=2),)
+
+    return Scenario(
+        topology=star(3),
+        traffic=bursts(0.5),
+        dt_us=5.0,
+        slots=8,
+        phases=(Phase("quiet", bursts(0.2)), Phase("busy", bursts(0.9))),
+        phase_steps=2,
+        max_steps=6,
+        interval_us=40.0,
+        pfc=False,
+        bins=40,
+    )
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    if PHASED not in ecn_marl.scenarios():
+        ecn_marl.register(PHASED, phased)
+
+    def find(name, scenario, *_, **__):
+        settings = np.asarray(SETTINGS[name])
+        if scenario != PHASED and name == "oracle":
+            settings = settings[:1]
+        return SearchResult(name, settings, 1.0, 1, 1, ())
+
+    monkeypatch.setattr(searches, "find", find)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, tiny_scenario):
+    out = tmp_path_factory.mktemp("runs") / "first"
+    settings = {"envs": 2, "rollout": 4, "minibatches": 1, "epochs": 1, "hidden": (4,)}
+    env = {"interval_us": 80.0, "features": "flows"}
+    return ecn_marl.train("ippo", TINY, steps=16, out=out, env=env, eval_every=0, **settings)
+
+
+SAME = {
+    "kmin": "kmin_bytes",
+    "pmax": "pmax",
+    "queue_mean": "queue_mean_bytes",
+    "tx_bytes": "sent_bytes",
+}
+"""What has the same bits however an episode is played: infos, and columns of records. A reward is
+the same but for the last bit: compilers may round a product and a sum once."""
+
+
+def by_hand(policy, env, key):
+    """Infos of an episode through `parallel_env`, `[T, A]` each, and rewards."""
+    observations, infos = env.reset(options={"key": key})
+    rows = []
+    while env.agents:
+        observations, reward, _, _, infos = env.step(policy(observations, infos))
+        columns = {name: [info[name] for info in infos.values()] for name in SAME}
+        rows.append({"reward": list(reward.values())} | columns)
+    return {name: np.asarray([row[name] for row in rows], np.float32) for name in rows[0]}
+
+
+def by_vector(policy, env, keys):
+    """The same of several episodes through `vector_env`, `[N, T, A]` each."""
+    observations, infos = env.reset(options={"key": keys})
+    rows = []
+    for _ in range(env.core.horizon):
+        observations, _, _, _, infos = env.step(policy(observations, infos))
+        rows.append({name: infos[name] for name in ("reward", *SAME)})
+    return {name: np.stack([row[name] for row in rows], 1) for name in rows[0]}
+
+
+@pytest.mark.parametrize(
+    ("name", "scenario"),
+    [
+        ("dynamic:pi", TINY),
+        ("rule", TINY),
+        ("oracle", PHASED),
+        ("a run", TINY),
+    ],
+)
+def test_the_same_bits_by_three_ways(name, scenario, trained):
+    name = trained if name == "a run" else name
+    policy = ecn_marl.load_policy(name, scenario)
+    result = ecn_marl.evaluate(name, scenario, episodes=3)
+    ports = result.ports
+    shape, columns = (3, -1, 3), {"reward": "reward", **SAME}
+    expected = {
+        name: ports[column].to_numpy().astype(np.float32).reshape(shape)
+        for name, column in columns.items()
+    }
+    hand = ecn_marl.parallel_env(scenario, **policy.make_options)
+    vector = ecn_marl.vector_env(scenario, 3, **policy.make_options)
+    batch = by_vector(policy, vector, result.keys)
+    alone = [by_hand(policy, hand, key) for key in result.keys]
+    for name, wanted in expected.items():
+        exact = np.testing.assert_array_equal if name in SAME else np.testing.assert_allclose
+        exact(batch[name], wanted, **({} if name in SAME else {"rtol": 1e-6}))
+        exact([x[name] for x in alone], wanted, **({} if name in SAME else {"rtol": 1e-6}))
+    assert len(np.unique(expected["reward"])) > 1
+
+
+def test_the_pure_functions_are_the_policy():
+    """In a vmapped loop of one's own: `init`, `act`, `observe`."""
+    policy = ecn_marl.load_policy("oracle", PHASED)
+    env = ecn_marl.make(PHASED, **policy.make_options)
+    params, result = env.default_params, ecn_marl.evaluate("oracle", PHASED, episodes=3)
+
+    def episode(words):
+        obs, state = env.reset(jax.random.wrap_key_data(words), params)
+        memory = policy.observe(policy.init(), env.reset_info(state, params))
+
+        def step(carry, key):
+            obs, state, memory = carry
+            action, memory = policy.act(key, obs, memory)
+            obs, state, reward, _, _, info = env.step(key, state, action, params)
+            return (obs, state, policy.observe(memory, info)), reward
+
+        keys = jax.random.split(jax.random.key(0), env.horizon)
+        return jax.lax.scan(step, (obs, state, memory), keys)[1]
+
+    rewards = jax.jit(jax.vmap(lanes.mapped(episode)))(result.keys)
+    expected = result.ports["reward"].to_numpy().reshape(rewards.shape)
+    np.testing.assert_allclose(rewards, expected, rtol=1e-6)
+
+
+def deep(observations):
+    """A rule of PettingZoo's dicts: deep thresholds where the first feature is above 0.1."""
+    return {a: np.array([4 if x[0] > 0.1 else 1, 2, 5]) for a, x in observations.items()}
+
+
+def deep_pure(key, obs, state):
+    """The same, pure, for all ports at once."""
+    first = jax.numpy.where(obs[:, 0] > 0.1, 4, 1)
+    return jax.numpy.stack([first, first * 0 + 2, first * 0 + 5], -1), state
+
+
+class Counter:
+    """Pure, with a state: shallow for two intervals, then deep."""
+
+    def init(self):
+        return jax.numpy.zeros((), jax.numpy.int32)
+
+    def act(self, key, obs, state):
+        setting = jax.numpy.where(state < 2, 0, 6)
+        action = jax.numpy.broadcast_to(setting, (obs.shape[0],))
+        return jax.numpy.stack([action, action * 0, action * 0 + 3], -1), state + 1
+
+
+def test_a_users_own_policies():
+    result = ecn_marl.evaluate([deep, deep_pure, Counter()], TINY, episodes=2)
+    assert list(result.records) == ["deep", "deep_pure", "Counter"]
+    ports = result.ports
+    mine, pure = (ports[ports["policy"] == name] for name in ("deep", "deep_pure"))
+    for column in ("reward", "kmin_bytes", "queue_mean_bytes"):
+        np.testing.assert_array_equal(mine[column], pure[column])
+    assert set(mine["kmin_bytes"]) == {10e3, 80e3}
+    counted = ports[ports["policy"] == "Counter"].groupby("interval")["kmin_bytes"].unique()
+    assert [list(x) for x in counted] == [[5e3], [5e3], [320e3], [320e3], [320e3], [320e3]]
+    frames = [result.flows[result.flows["policy"] == name] for name in ("deep", "deep_pure")]
+    np.testing.assert_array_equal(*(f["fct_us"] for f in frames))
+
+
+def test_what_does_not_fit_is_refused(trained):
+    refused = partial(pytest.raises, ValueError)
+    with refused(match=r"policy = .* with 0 arguments"):
+        ecn_marl.evaluate(lambda: None, TINY)
+    with refused(match="one action for every agent"):
+        ecn_marl.evaluate(lambda observations: {}, TINY, episodes=1)
+    with refused(match=r"state of act = .*init\(\)"):
+        ecn_marl.evaluate(lambda key, obs, state: (obs[:, :3], 1), TINY, episodes=1)
+    with refused(match=r"interval_us = 40.0 .* expected 80.0, what .* was trained with"):
+        ecn_marl.evaluate(["static:secn1", trained], interval_us=40.0)
+    with refused(match="policies = 'static:secn1'"):
+        ecn_marl.evaluate(["static:secn1", "static:secn1"], TINY)
+    with refused(match="an environment made with"):
+        policy = ecn_marl.load_policy("rule", TINY)
+        env = ecn_marl.parallel_env(TINY, actions="thresholds")
+        by_hand(policy, env, np.zeros(2, np.uint32))
+    with refused(match=r"shape of observations .* flows_begun.*make_options"):
+        policy = ecn_marl.load_policy(trained)
+        by_hand(policy, ecn_marl.parallel_env(TINY, features="pet"), np.zeros(2, np.uint32))
+    with refused(match="unknown setting of ippo .*env="):
+        ecn_marl.train("ippo", TINY, feature="pet")
+    with refused(match="a learner"):
+        ecn_marl.train("ippo", TINY, env={"actions": "thresholds"}, steps=8, out="never")
+
+
+def test_options_of_a_reset():
+    env = ecn_marl.parallel_env(TINY)
+    vector = ecn_marl.vector_env(TINY, 2)
+    for face, names in ((env, "known: key"), (vector, "known: key, reset_mask")):
+        with pytest.raises(ValueError, match=f"unknown option of reset 'nonsense': {names}"):
+            face.reset(options={"nonsense": 1})
+        with pytest.raises(ValueError, match="key = "):
+            face.reset(options={"key": [1, 2, 3]})
+    rates = ecn_marl.rate_parallel_env("many-to-one-2-v0")
+    with pytest.raises(ValueError, match="unknown option of reset"):
+        rates.reset(options={"key": 1})
+
+
+STATICS = ("static:secn1", "static:5,20,1")
+
+
+@pytest.fixture(scope="module")
+def statics(tiny_scenario):
+    return ecn_marl.evaluate(STATICS, TINY, episodes=4)
+
+
+def test_comparisons_are_paired(statics):
+    paired = statics.compare(*STATICS, "short_mean")
+    first, second = (statics.records[name].columns["short_mean"][0] for name in STATICS)
+    mean, half = mean_interval(np.log(first / second))
+    np.testing.assert_allclose(
+        (paired.value, paired.low, paired.high), np.exp([mean, mean - half, mean + half])
+    )
+    assert not statics.compare(*STATICS, "queue_mean").ratio
+    with pytest.raises(ValueError, match="unknown policy of this result"):
+        statics.compare("rule", "static:secn1")
+    assert "SECN1" in statics._repr_html_() and "SECN1" in str(statics)
+
+
+def test_a_run_is_a_policy(trained):
+    assert repr(trained).endswith("ippo in tiny-v0, 16 steps>")
+    assert trained._repr_png_().startswith(b"\x89PNG")
+    policy = ecn_marl.load_policy(str(trained.folder))
+    assert policy.make_options["interval_us"] == 80.0
+    row = ecn_marl.evaluate(trained, episodes=1, records=False).summary["policies"][0]
+    assert (row["name"], row["interval_us"]) == (str(trained.folder), 80.0)
+    assert po.resolve(trained).label == "IPPO first"
+
+
+def test_the_command_and_the_function_are_one(statics, tmp_path):
+    name = STATICS[0]
+    command = ["eval", name, "--scenario", TINY, "--episodes", 4, "--records", tmp_path / "r"]
+    answer = run(*command, "--json")
+    assert answer.exit_code == 0, answer.output
+    flows = statics.flows.query(f"policy == '{name}'")
+    assert ecn_marl.read_records(tmp_path / "r").frame("flows").equals(flows)
+    row = json.loads(answer.stdout)["evaluation"]["policies"][0]
+    assert row["J"] == without_nan(statics.summary["policies"][0]["J"])
+    assert row["settings"] == [[5.0, 200.0, 0.01]] and row["interval_us"] == 40.0
+    assert (tmp_path / "r" / "slowdown.png").is_file()
+    assert "--overwrite" in failure(*command)
+
+
+def test_bench_is_a_function(tmp_path, monkeypatch):
+    """Its plan, tables and frame; that the engine trains and scores, `test_bench` tests."""
+    plans = []
+
+    def scored(plan, show):
+        plans.append(plan)
+        names = ("static:best", "oracle", *plan.policies)
+        return {small.SMALL: {x: Record.of(x, [evaluation(x, 4)], {}) for x in names}}
+
+    small.register()
+    monkeypatch.setattr("ecn_marl.experiments.bench.bench", scored)
+    result = ecn_marl.bench(small.SMALL, ["SECN1"], episodes=4, seeds=2, out=tmp_path / "b")
+    (plan,) = plans
+    assert (plan.policies, plan.seeds, plan.episodes) == (("static:secn1",), 2, 4)
+    assert len(result.episodes) == 12 and set(result.episodes["scenario"]) == {small.SMALL}
+    assert f"## {small.SMALL}" in repr(result)
+    assert (tmp_path / "b" / "results.json").is_file()
