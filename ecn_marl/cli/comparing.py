@@ -63,7 +63,8 @@ def bench(
         typer.Argument(
             metavar="[SCENARIO]...",
             help="Names of scenarios; or papers: pet, acc, haecn for the claims, figures and "
-            "tables of that paper, readings for what their open choices give, all for these four; or adpg for the tables of the paper ADPG, "
+            "tables of that paper, readings for what their open choices give, all for these "
+            "four; or adpg for the tables of the paper ADPG, "
             "where flows are the agents.",
             show_default="restore-serve-v0",
         ),
