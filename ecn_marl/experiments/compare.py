@@ -33,6 +33,7 @@ from ecn_marl.baselines.evaluation.statistics import (
     over_seeds,
     resampled_mean,
 )
+from ecn_marl.experiments.own_reward import own_reward
 from ecn_marl.experiments.records import Record
 
 BASELINE, ORACLES = "static:best", ("oracle:ports", "oracle")
@@ -187,6 +188,7 @@ def _row(policy: _Policy, base: _Policy, oracle: _Policy | None) -> dict[str, An
         "seeds": record.seeds,
         "meta": record.meta,
         "invalid": policy.invalid,
+        "own": own_reward(record),
         "score": score,
         "gain": {
             "value": 1.0 - score["value"],

@@ -24,7 +24,7 @@ TITLES = {
 """Columns of the table of claims."""
 
 MEANING = {
-    "reproduced": "the interval holds the paper's figure, is on its side of 0, and no wider than it",
+    "reproduced": "the interval holds the paper's figure, excludes 0, and is no wider than it",
     "beyond": "the whole interval lies beyond the paper's figure",
     "weaker": "the interval has the paper's sign, but ends before the paper's figure",
     "too wide": "the interval holds the paper's figure, but is wider than the figure itself",
