@@ -34,6 +34,9 @@ class ToyAction:
     n: int = 5
     shape: tuple[int, ...] = ()
 
+    def sample(self, key, num_agents):
+        return jax.random.randint(key, (num_agents,), 0, self.n)
+
 
 @dataclass(frozen=True)
 class ToyEnv:

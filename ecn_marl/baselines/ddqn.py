@@ -129,6 +129,7 @@ class TrainState:
         obs: observations, `[envs, A, obs_dim]`.
         key: PRNG key.
         updates: updates so far.
+        offset: subtracted from rewards before they are learnt from.
     """
 
     q: QState
@@ -139,6 +140,7 @@ class TrainState:
     obs: Leaf
     key: Leaf
     updates: Leaf
+    offset: Leaf
 
     @property
     def actor(self) -> PyTree:
@@ -184,7 +186,10 @@ class DDQN(Trainer):
         """A fresh network, empty memories and fresh environments, in different phases (as IPPO)."""
         c, env = self.config, self.env
         key, q_key, env_key, phase_key = jax.random.split(key, 4)
-        obs, state, moments = start_measured(env, env_key, phase_key, params, c.envs, c.standardise)
+        obs, state, measured = start_measured(
+            env, env_key, phase_key, params, c.envs, c.start_intervals
+        )
+        moments, offset = c.use(measured)
         local = replay.empty(self.row, c.local_capacity)
         return TrainState(
             q=self.learner.init(q_key, env.obs_dim, env.num_agents, moments),
@@ -195,6 +200,7 @@ class DDQN(Trainer):
             obs=obs,
             key=key,
             updates=jnp.zeros((), jnp.int32),
+            offset=offset,
         )
 
     def _first_gate(self, num_agents: int) -> Gate:
@@ -257,6 +263,7 @@ class DDQN(Trainer):
             carry: tuple[PyTree, Array, Gate],
             actor: PyTree,
             chance: Array,
+            offset: Array,
             params: PyTree,
         ) -> tuple[PyTree, PyTree]:
             env_state, obs, gate = carry
@@ -277,7 +284,7 @@ class DDQN(Trainer):
             }
             # From here on `gate` says which ports keep their action in the next interval.
             gate = self._watch(gate, action, reward, info)
-            learnt_reward = c.reward_scale * (reward - c.reward_offset)
+            learnt_reward = c.reward_scale * (reward - offset)
             row = Step(
                 obs, action, learnt_reward, terminated, truncated, info["final_obs"], gate.idle
             )
@@ -287,7 +294,7 @@ class DDQN(Trainer):
             return (env_state, next_obs, gate), (row, means)
 
         carry = (state.env, state.obs, state.gate)
-        shared = (state.q.params, chance, params)
+        shared = (state.q.params, chance, state.offset, params)
         (env_state, obs, gate), (steps, means) = roll(
             self.env, step, carry, key, c.rollout, *shared
         )

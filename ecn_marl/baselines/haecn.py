@@ -134,6 +134,7 @@ class TrainState:
         obs: observations, `[envs, A, obs_dim]`.
         key: PRNG key.
         updates: updates so far.
+        offset: subtracted from rewards before they are learnt from.
     """
 
     decision: QState
@@ -145,6 +146,7 @@ class TrainState:
     obs: Leaf
     key: Leaf
     updates: Leaf
+    offset: Leaf
 
     @property
     def actor(self) -> dict[str, Any]:
@@ -191,7 +193,10 @@ class HAECN(Trainer):
         """Fresh modules, empty memories and fresh environments, in different phases (as IPPO)."""
         c, env = self.config, self.env
         key, decision_key, policy_key, env_key, phase_key = jax.random.split(key, 5)
-        obs, state, moments = start_measured(env, env_key, phase_key, params, c.envs, c.standardise)
+        obs, state, measured = start_measured(
+            env, env_key, phase_key, params, c.envs, c.start_intervals
+        )
+        moments, offset = c.use(measured)
         pair_moments = None
         if moments is not None:
             mean, std = moments
@@ -210,6 +215,7 @@ class HAECN(Trainer):
             obs=obs,
             key=key,
             updates=jnp.zeros((), jnp.int32),
+            offset=offset,
         )
 
     def _nothing_saved(self, num_agents: int) -> Saved:
@@ -296,6 +302,7 @@ class HAECN(Trainer):
             carry: tuple[PyTree, Array, Saved],
             actor: PyTree,
             chance: Array,
+            offset: Array,
             params: PyTree,
         ) -> tuple[PyTree, PyTree]:
             env_state, obs, saved = carry
@@ -308,7 +315,7 @@ class HAECN(Trainer):
             next_decision_obs = jnp.concatenate([last, saved.obs], -1)
             penalised = reward - c.trigger_penalty * trigger
             ends = (terminated, truncated)
-            base, scale = c.reward_offset, c.reward_scale
+            base, scale = offset, c.reward_scale
             # Whether the decision module would keep the setting next, exploration aside.
             quiet = TRIGGER.mode(self.decision.values(actor["decision"], next_decision_obs)) == 0
             # The decision module itself always has the choice.
@@ -334,7 +341,7 @@ class HAECN(Trainer):
             return (env_state, next_obs, saved), ((decision_row, row, trigger), metrics)
 
         carry = (state.env, state.obs, state.saved)
-        shared = (state.actor, chance, params)
+        shared = (state.actor, chance, state.offset, params)
         (env_state, obs, saved), (rows, metrics) = roll(
             self.env, step, carry, key, c.rollout, *shared
         )

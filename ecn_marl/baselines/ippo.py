@@ -21,7 +21,7 @@ Differences from PET:
 
 * An agent is a port, not a switch.
 * The critic is fitted to the advantage plus the old value, not to the sum of all later rewards
-  (Eq. 12).
+  (Eq. 12); `critic_lambda=1` is that.
 * The policy's loss has an entropy bonus, and gradients are clipped by their norm.
 * `gae_lambda` is 0.9, not 0.01; `IPPOConfig` says why.
 
@@ -101,9 +101,12 @@ class IPPO(PPOTrainer):
         shape = (env.obs_dim, env.num_agents, c.shared)
         actor = init_network(self.actor, actor_key, *shape)
         critic = init_network(self.critic, critic_key, *shape)
-        obs, state, moments = start_measured(env, env_key, phase_key, params, c.envs, c.standardise)
-        if moments is not None:
-            actor, critic = standardise(actor, *moments), standardise(critic, *moments)
+        obs, state, measured = start_measured(
+            env, env_key, phase_key, params, c.envs, c.standardise
+        )
+        if measured is not None:
+            actor = standardise(actor, *measured.obs)
+            critic = standardise(critic, *measured.obs)
         # Standardisation is part of the networks to start from, so it comes from their run, too.
         if self.start is not None:
             actor, critic = jax.tree.map(

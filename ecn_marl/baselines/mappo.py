@@ -178,9 +178,12 @@ class MAPPO(PPOTrainer):
         key, actor_key, critic_key, env_key, phase_key = jax.random.split(key, 5)
         actor = init_network(self.actor, actor_key, env.obs_dim, env.num_agents, c.shared)
         critic = self.critic.init(critic_key, jnp.zeros((env.num_agents, env.obs_dim)))
-        obs, state, moments = start_measured(env, env_key, phase_key, params, c.envs, c.standardise)
-        if moments is not None:
-            actor, critic = standardise(actor, *moments), standardise(critic, *moments)
+        obs, state, measured = start_measured(
+            env, env_key, phase_key, params, c.envs, c.standardise
+        )
+        if measured is not None:
+            actor = standardise(actor, *measured.obs)
+            critic = standardise(critic, *measured.obs)
         return MAPPOState(
             actor=actor,
             critic=critic,

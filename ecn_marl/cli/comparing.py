@@ -63,7 +63,8 @@ def bench(
         typer.Argument(
             metavar="[SCENARIO]...",
             help="Names of scenarios; or papers: pet, acc, haecn for the claims, figures and "
-            "tables of that paper, all for these three; or adpg for the tables of the paper ADPG, "
+            "tables of that paper, readings for what their open choices give, all for these "
+            "four; or adpg for the tables of the paper ADPG, "
             "where flows are the agents.",
             show_default="restore-serve-v0",
         ),
@@ -156,6 +157,15 @@ def bench(
             "(All other comparisons use what fits without it.)",
         ),
     ] = False,
+    cells: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,NAME,…",
+            help="With papers: which settings of the network, e.g. websearch-60,switching. What "
+            "they do not need is not trained.",
+            show_default="all",
+        ),
+    ] = None,
     largest: Annotated[
         int | None,
         typer.Option(
@@ -211,6 +221,7 @@ def bench(
             names=list(scenarios or []),
             small=small,
             algorithms=algorithms,
+            cells=cells,
             seeds=seeds,
             resume=resume,
             numbers={name: changed[name] for name in numbers if name in changed}
@@ -221,7 +232,11 @@ def bench(
         with stops_in_one_line(AGAIN):
             papers.bench(paper_options, out or Path("runs/papers"), results, as_json)
         return
-    _refuse(changed, ("small", "largest", "resume"), f"no such option without {RATES} or papers")
+    _refuse(
+        changed,
+        ("small", "largest", "resume", "cells"),
+        f"no such option without {RATES} or papers",
+    )
     names = pl.DEFAULT if algorithms is None else pl.policy_names(algorithms)
     plan = pl.Plan(
         scenarios=tuple(scenarios or ([] if split else [pl.DEFAULT_SCENARIO])),

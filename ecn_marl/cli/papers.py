@@ -33,6 +33,7 @@ class Options:
         names: papers, or `all`.
         small: whether to run the small suites.
         algorithms: rows or families with commas between them.
+        cells: cells with commas between them.
         seeds: seeds of every learner.
         resume: whether to go on in a folder of another plan.
         numbers: further fields of `SuitePlan`.
@@ -43,6 +44,7 @@ class Options:
     names: list[str]
     small: bool
     algorithms: str | None
+    cells: str | None
     seeds: int
     resume: bool
     numbers: dict[str, Any] = field(default_factory=dict)
@@ -64,12 +66,21 @@ def bench(options: Options, out: Path, results: Path | None, as_json: bool) -> N
     from ecn_marl.render.papers import claims_markdown
     from ecn_marl.speed.machine import describe
 
-    only = tuple(x.strip() for x in (options.algorithms or "").split(",") if x.strip())
+    only, cells = (
+        tuple(x.strip() for x in (listed or "").split(",") if x.strip())
+        for listed in (options.algorithms, options.cells)
+    )
     names = list(SUITES) if ALL in options.names else list(dict.fromkeys(options.names))
     common = {"options": options.options, "settings": options.settings, **options.numbers}
     plans = [
         SuitePlan(
-            suite(name, options.small), out / name, options.small, options.seeds, only, **common
+            suite(name, options.small),
+            out / name,
+            options.small,
+            options.seeds,
+            only,
+            cells,
+            **common,
         )
         for name in names
     ]

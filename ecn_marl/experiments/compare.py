@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from ecn_marl.baselines.evaluation.statistics import (
     over_seeds,
     resampled_mean,
 )
+from ecn_marl.experiments.own_reward import own_reward
 from ecn_marl.experiments.records import Record
 
 BASELINE, ORACLES = "static:best", ("oracle:ports", "oracle")
@@ -187,6 +188,7 @@ def _row(policy: _Policy, base: _Policy, oracle: _Policy | None) -> dict[str, An
         "seeds": record.seeds,
         "meta": record.meta,
         "invalid": policy.invalid,
+        "own": own_reward(record),
         "score": score,
         "gain": {
             "value": 1.0 - score["value"],
@@ -237,10 +239,26 @@ Counts = tuple[np.ndarray, np.ndarray]
 """How often each seed and each episode was drawn, `[resamples, seeds]`, `[resamples, episodes]`."""
 
 
+class Ratio(NamedTuple):
+    """A ratio of two means, the same of every resample, and its linear part for `stretch`."""
+
+    value: float
+    resamples: np.ndarray
+    linear_part: np.ndarray
+
+
 def ratio_of_means(
     values: np.ndarray, reference: np.ndarray, counts: Counts, reference_counts: Counts
 ) -> dict[str, float]:
-    """Ratio of two means, paired by episode; NaN unless both have one sign in every resample.
+    """`ratio`, as an estimate (`statistics.estimate`); NaN where there is none."""
+    found = ratio(values, reference, counts, reference_counts)
+    return dict(NO_ESTIMATE) if found is None else estimate(*found, positive=True)
+
+
+def ratio(
+    values: np.ndarray, reference: np.ndarray, counts: Counts, reference_counts: Counts
+) -> Ratio | None:
+    """Ratio of two means, paired by episode; None unless both have one sign in every resample.
 
     Args:
         values: numbers of one policy, `[seeds, episodes]`, all finite.
@@ -248,22 +266,20 @@ def ratio_of_means(
         counts: draws of the bootstrap.
         reference_counts: draws for the other policy; the counts of episodes are the same.
 
-    Returns:
-        An estimate, see `statistics.estimate`.
     """
     denominators = resampled_mean(reference, reference_counts)
     numerators = resampled_mean(values, counts)
     mean, reference_mean = float(values.mean()), float(reference.mean())
     wrong_sign = (denominators * reference_mean <= 0.0) | (numerators * reference_mean < 0.0)
     if reference_mean == 0.0 or mean * reference_mean < 0.0 or wrong_sign.any():
-        return dict(NO_ESTIMATE)
-    ratio, ratios = mean / reference_mean, numerators / denominators
+        return None
+    value, ratios = mean / reference_mean, numerators / denominators
     # A ratio of means is no mean of values; its linear part stands for them in `estimate`.
     if len(reference) > 1:  # two learners: their seeds are resampled independently, in all pairs
-        linear_part = (values[:, None] - ratio * reference[None]) / reference_mean
+        linear_part = (values[:, None] - value * reference[None]) / reference_mean
     else:
-        linear_part = (values - ratio * reference) / reference_mean
-    return estimate(ratio, ratios, linear_part, positive=True)
+        linear_part = (values - value * reference) / reference_mean
+    return Ratio(value, ratios, linear_part)
 
 
 def _unfinished(policy: _Policy, name: str) -> bool:

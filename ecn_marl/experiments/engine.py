@@ -38,6 +38,7 @@ from ecn_marl.experiments import searches
 from ecn_marl.experiments.compare import BASELINE, ORACLES
 from ecn_marl.experiments.json_files import json_types
 from ecn_marl.experiments.measured_delay import measured_delay_us
+from ecn_marl.experiments.own_reward import best_static, with_own_reward
 from ecn_marl.experiments.plan import SEALED, Comparison, Place, Site
 from ecn_marl.experiments.policies import Arena, resolve
 from ecn_marl.experiments.recipes import Recipe
@@ -91,11 +92,14 @@ def scored(
     episode_keys = (keys or report_keys)(plan, place, missing, requests)
     folder.mkdir(parents=True, exist_ok=True)
     for name in missing:
-        is_learner = plan.recipe(place.site.scenario, name) is not None
-        score = plan.scorer(name) or (_score_learner if is_learner else _score_rule)
+        recipe = plan.recipe(place.site.scenario, name)
+        score = plan.scorer(name) or (_score_rule if recipe is None else _score_learner)
         evaluations, meta, curves = score(plan, place, name, episode_keys, show)
         meta = {**meta, **_facts(plan, place, name), **facts, "asked": requests[name]}
         record = Record.of(name, evaluations, json_types(without_nan(meta), str), curves)
+        if recipe is not None:
+            best = best_static(place.scenario, place.options, recipe, episode_keys)
+            record = with_own_reward(record, best, recipe)
         record.save(files[name])
         records[name] = record
     return {name: record for name, record in records.items() if record is not None}
@@ -307,6 +311,7 @@ def _score_learner(
         "evaluation_seconds": time.perf_counter() - began,
         "exchanged_bytes_per_second": algorithm.exchanged_bytes(env, rows),
         "curve": "J",
+        "rewards": training_rewards(rows),
         "trained_with": config["about"],
         **_decision_costs(algorithm, actors[0], evaluations[0], env),
         **delay_option,
@@ -341,6 +346,22 @@ def curves(rows: Sequence[Mapping[str, Any]], seeds: int) -> Curves | None:
     steps = np.array([row["steps"] for row in evaluated], np.float64)
     minus_j = np.array([np.atleast_1d(row["merit"]) for row in evaluated], np.float64)
     return [(steps, -minus_j[:, i]) for i in range(seeds)]
+
+
+def training_rewards(rows: Sequence[Mapping[str, Any]], most: int = 40) -> dict[str, list[float]]:
+    """Mean reward while training, over seeds, in at most `most` equal parts of a run.
+
+    Exploration is part of it, so it lies below that of the greedy policy.
+
+    Returns:
+        `steps` at the end of each part, and `reward`.
+    """
+    logged = [row for row in rows if "reward" in row]
+    parts = np.array_split(np.arange(len(logged)), min(most, len(logged)))
+    return {
+        "steps": [float(logged[part[-1]]["steps"]) for part in parts],
+        "reward": [float(np.mean([np.mean(logged[i]["reward"]) for i in part])) for part in parts],
+    }
 
 
 def run_folder(site: Site, name: str) -> Path:

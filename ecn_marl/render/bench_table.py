@@ -137,13 +137,18 @@ def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def policy_title(row: Mapping[str, Any]) -> str:
-    """Title of a policy; static settings by name and numbers, Kmin, Kmax (KB) and Pmax."""
+    """Title of a policy; static settings by name and numbers, Kmin, Kmax (KB) and Pmax.
+
+    A learner that earns less of its own reward than a static setting is flagged.
+    """
     name = str(row["name"])
     settings = row["meta"].get("settings")
     if isinstance(settings, list) and len(settings) == 1:
         numbers = "{:g},{:g},{:g}".format(*settings[0])
         name += "" if name.endswith(numbers) else f" ({numbers})"
-    return name.replace("static:secn", "SECN")
+    own = row.get("own")
+    flag = " (did not learn)" if own is not None and not own["learnt"] else ""
+    return name.replace("static:secn", "SECN") + flag
 
 
 def row_cells(row: Mapping[str, Any], baseline: str) -> list[str]:

@@ -15,15 +15,22 @@ import numpy as np
 from ecn_marl.render.plots import COLOURS, INK, Page
 from ecn_marl.render.tables import DASH
 
-TITLES = {"published": "as published", "tuned": "tuned", "best": "static:best"}
+TITLES = {
+    "published": "as published",
+    "reading": "best reading",
+    "tuned": "tuned",
+    "best": "static:best",
+}
 """Columns of the table of claims."""
 
 MEANING = {
-    "reproduced": "the interval has the paper's sign and reaches the paper's figure; for a value "
-    "that is no change, it contains the figure",
-    "weaker": "the interval has the paper's sign, but is smaller than the paper's figure",
+    "reproduced": "the interval holds the paper's figure, excludes 0, and is no wider than it",
+    "beyond": "the whole interval lies beyond the paper's figure",
+    "weaker": "the interval has the paper's sign, but ends before the paper's figure",
+    "too wide": "the interval holds the paper's figure, but is wider than the figure itself",
     "not": "the interval contains 0; for a value that is no change, it misses the paper's figure",
     "opposite": "the whole interval has the other sign",
+    "did not learn": "no verdict: a learner earns less of its own reward than a static setting",
     "too few seeds": "no verdict: a learner has fewer than three seeds",
     "invalid": "does not count: too many flows waited for a slot, or too many bytes or too much "
     "feedback was lost",
@@ -33,7 +40,15 @@ MEANING = {
 DRAWN = ("static:secn1", "static:secn2", "static:best", "oracle")
 """Rules that are drawn; the others are in the tables."""
 
-STYLES = {"published": "-", "tuned": "--", "online": "-.", "ablated": ":", "rule": ":"}
+STYLES = {
+    "published": "-",
+    "reading": "-",
+    "alternative": ":",
+    "tuned": "--",
+    "online": "-.",
+    "ablated": ":",
+    "rule": ":",
+}
 
 
 def claims_markdown(outcome: Mapping[str, Any]) -> str:
@@ -42,20 +57,136 @@ def claims_markdown(outcome: Mapping[str, Any]) -> str:
     Args:
         outcome: what `experiments.papers.outcome.outcome` returned.
     """
-    head = ("claim", "where", "paper", *TITLES.values(), "as published")
+    head = ("claim", "where", "paper", *TITLES.values())
     rows = []
     for claim in outcome["claims"]:
-        cells = [claim_cell(claim, column) for column in TITLES]
-        first = claim["columns"]["published"]
-        verdict = first["verdict"] if first else DASH
+        cells = [claim_cell(claim, column) + _in_words(claim, column) for column in TITLES]
         paper = amount(claim["paper"], claim["unit"])
-        rows.append((claim["text"], claim["where"], paper, *cells, verdict))
+        if claim["reached"] is False:
+            paper += "; beyond every row"
+        rows.append((claim["text"], claim["where"], paper, *cells))
+    return _markdown(head, rows)
+
+
+def _in_words(claim: Mapping[str, Any], column: str) -> str:
+    """The verdict of a learner's column, after its figure."""
+    measured = claim["columns"][column]
+    if measured is None or column == "best" or not measured["verdict"]:
+        return ""
+    return f": **{measured['verdict']}**"
+
+
+def own_markdown(outcome: Mapping[str, Any]) -> str:
+    """Every learner beside the best static setting under its own reward, as a table in Markdown.
+
+    Args:
+        outcome: what `experiments.papers.outcome.outcome` returned.
+    """
+    head = (
+        "cell",
+        "learner",
+        "own reward",
+        "best static",
+        "its setting",
+        "margin",
+        "queue, KB",
+        "",
+    )
+    rows = []
+    for cell in outcome["cells"]:
+        for name, row in cell["rows"].items():
+            own = row["own"]
+            if own is None:
+                continue
+            setting = ", ".join(f"{x:g}" for x in own["setting"])
+            margin = own["margin"]
+            ends = f"[{margin['low']:+.4f}, {margin['high']:+.4f}]"
+            rows.append(
+                (
+                    cell["name"],
+                    f"`{name}`",
+                    f"{own['reward']['value']:.4f}",
+                    f"{own['best_static']:.4f}",
+                    f"({setting})",
+                    f"{margin['value']:+.4f} {ends}".replace("-", "−"),
+                    _number(row["figures"]["queue"]),
+                    "" if own["learnt"] else "**did not learn**",
+                )
+            )
+    return _markdown(head, rows)
+
+
+def choices_markdown(outcome: Mapping[str, Any]) -> str:
+    """What the papers leave open, what was chosen, and what each alternative gives.
+
+    Args:
+        outcome: that of the suite of readings, see `experiments.papers.readings`.
+    """
+    head = (
+        "value",
+        "the paper",
+        "as published",
+        "best reading",
+        "otherwise",
+        "own reward",
+        "queue",
+    )
+    scored = {name: row for cell in outcome["cells"] for name, row in cell["rows"].items()}
+    rows = []
+    for row in outcome["rows"]:
+        for choice in row["choices"]:
+            for name, text in choice["rows"].items():
+                found = scored.get(name)
+                own = None if found is None else found["own"]
+                rows.append(
+                    (
+                        f"{row['name'].partition(':')[0].upper()}: {choice['what']}",
+                        choice["paper"],
+                        choice["published"],
+                        choice["reading"],
+                        text,
+                        _number(own["reward"]) if own else DASH,
+                        _number(found["figures"]["queue"]) + " KB" if found else DASH,
+                    )
+                )
+    return _markdown(head, rows)
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(
         # A pipe in a text would end its cell.
         "| " + " | ".join(str(x).replace("|", "\\|") for x in row) + " |"
         for row in lines
     )
+
+
+def rewards_png(outcome: Mapping[str, Any]) -> bytes | None:
+    """The own reward of learners while they train, a panel for each kind; None without records.
+
+    Lines are means over seeds, exploration included; several cells share a training, whose curve
+    stands once.
+    """
+    curves: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for cell in outcome["cells"]:
+        for name, row in cell["rows"].items():
+            if row["rewards"]:
+                tuned = " tuned" if name.endswith(":tuned") else ""
+                panel = curves.setdefault(name.partition(":")[0] + tuned, {})
+                panel.setdefault(f"{name}, {cell['training']}", row["rewards"])
+    if not curves:
+        return None
+    height = -(-len(curves) // 2)
+    page = Page(height, (10.4, 0.9 + 2.7 * height), columns=min(len(curves), 2))
+    for axis, (family, panel) in zip(page.axes, curves.items(), strict=False):
+        for (name, rewards), colour in zip(panel.items(), cycle(COLOURS), strict=False):
+            axis.plot(rewards["steps"], rewards["reward"], color=colour, label=name, linewidth=1.4)
+        axis.set_title(f"Own reward while training, {family}", loc="left", fontsize=10, color=INK)
+        axis.set_xlabel("environment steps per seed")
+        axis.legend(frameon=False, fontsize=8)
+    for axis in page.axes[len(curves) :]:
+        axis.set_visible(False)
+    return page.png()
 
 
 def amount(value: float | None, unit: str) -> str:
@@ -72,13 +203,14 @@ def claim_cell(claim: Mapping[str, Any], column: str) -> str:
     if measured is None:
         return DASH
     text = amount(measured["value"], claim["unit"])
+    holding = f", holds in {measured['holding']}" if measured["holding"] else ""
     if None not in (measured["low"], measured["high"]) and math.isfinite(measured["low"]):
         bounds = (
             f"{x:+.1f}" if claim["unit"] == "%" else f"{x:.3g}"
             for x in (measured["low"], measured["high"])
         )
         text += f" [{', '.join(bounds)}]".replace("-", "−")
-    return f"{text} ({measured['cell']})"
+    return f"{text} ({measured['cell']}{holding})"
 
 
 def plot_png(outcome: Mapping[str, Any], plot: Mapping[str, Any]) -> bytes | None:
@@ -172,6 +304,10 @@ def _pictures(outcome: Mapping[str, Any]) -> list[dict[str, str]]:
         if png is not None:
             data = base64.b64encode(png).decode("ascii")
             pictures.append({"title": plot["title"], "where": plot["where"], "data": data})
+    rewards = rewards_png(outcome)
+    if rewards is not None:
+        data = base64.b64encode(rewards).decode("ascii")
+        pictures.append({"title": "Own reward while training", "where": "", "data": data})
     return pictures
 
 

@@ -11,15 +11,27 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array
 
-from ecn_marl._checks import TEXT, check
+from ecn_marl._checks import TEXT, Flag, check
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.matrices import Matrix, as_matrix, between_servers
 from ecn_marl.sim.random import PoissonStream, uniform
 from ecn_marl.sim.servers import Server, apart, nics
-from ecn_marl.sim.sizes import SizeTable, sample_size, size_table, wire_size
+from ecn_marl.sim.sizes import (
+    SizeTable,
+    sample_in_progress,
+    sample_size,
+    size_table,
+    wire_size,
+)
 from ecn_marl.sim.sizing import Demand
 from ecn_marl.sim.traffic import LOAD, WIDTH, Offer, anonymous_offer, fixed_width
+
+MOST_STANDING = 0.95
+"""Load up to which the flows of a warm start grow; at 1 their number has no mean."""
+
+STANDING_GAP_US = 5.0
+"""Flows of a warm start begin one after the other, so that a tick can offer them, µs."""
 
 
 @struct.dataclass
@@ -42,11 +54,15 @@ class PoissonParams:
 
 @struct.dataclass
 class PoissonState:
-    """State of `Poisson`: a seed, the number of the next flow, µs until it starts."""
+    """State of `Poisson`: a seed, the number of the next flow, µs until it starts.
+
+    `standing` is the number of flows that were in progress at the start; None without `warm`.
+    """
 
     seed: Leaf
     count: Leaf
     start: Leaf
+    standing: Leaf = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +80,10 @@ class Poisson:
         matrix: weights of (source, destination), see `sim.matrices`; empty for sources in
             proportion to their NICs and uniform destinations. Weights between NICs of one server
             count as 0, see `matrices.between_servers`.
+        warm: whether episodes begin with the flows that are in progress when links share them
+            equally: at every host a geometric number with mean load / (1 - load), each with what
+            is left of it (`sizes.sample_in_progress`). They begin `STANDING_GAP_US` apart.
+            Heavy-tailed sizes take long to reach their load from an empty network.
         server: server of each host; a simulator fills it in where servers have several NICs.
     """
 
@@ -71,6 +91,7 @@ class Poisson:
     table: Annotated[str, TEXT] = "WebSearch"
     width: Annotated[int | str, WIDTH] = "auto"
     matrix: Matrix = ()
+    warm: Annotated[bool, Flag()] = False
     server: Server = ()
 
     def __post_init__(self) -> None:
@@ -132,24 +153,40 @@ class Poisson:
         """A fresh process; `key` seeds it."""
         self.check_network(nic_rate.shape[0])
         seed = jax.random.bits(key, (), jnp.uint32)
-        first = self._gap(params, nic_rate, seed, jnp.zeros((), jnp.int32))
-        return PoissonState(seed, jnp.zeros((), jnp.int32), first)
+        zero = jnp.zeros((), jnp.int32)
+        standing = self._standing(seed, params, nic_rate.shape[0]) if self.warm else None
+        first = self._gap(params, nic_rate, seed, zero, standing)
+        return PoissonState(seed, zero, first, standing)
+
+    def _standing(self, seed: Array, params: PoissonParams, hosts: int) -> Array:
+        """Flows in progress at the start: a geometric number for each host."""
+        coins = uniform(seed, jnp.arange(hosts, dtype=jnp.int32), PoissonStream.STANDING)
+        load = jnp.minimum(params.load, MOST_STANDING)
+        return jnp.sum(jnp.floor(jnp.log(coins) / jnp.log(load)).astype(jnp.int32))
 
     def check_network(self, hosts: int) -> None:
         """Raise a ValueError if the matrix is of another number of hosts."""
         if self.matrix and len(self.matrix) != hosts:
             raise bad_value("matrix", f"{len(self.matrix)} rows", f"one for each of {hosts} hosts")
 
-    def _gap(self, params: PoissonParams, nic_rate: Array, seed: Array, index: Array) -> Array:
+    def _gap(
+        self,
+        params: PoissonParams,
+        nic_rate: Array,
+        seed: Array,
+        index: Array,
+        standing: Array | None,
+    ) -> Array:
         """Time between flow `index - 1` and flow `index`, µs."""
         per_us = params.load * nic_rate.sum() / params.table.mean
-        return -jnp.log(uniform(seed, index, PoissonStream.GAP)) / per_us
+        gap = -jnp.log(uniform(seed, index, PoissonStream.GAP)) / per_us
+        return gap if standing is None else jnp.where(index < standing, STANDING_GAP_US, gap)
 
     def offer(self, state: PoissonState, params: PoissonParams, nic_rate: Array) -> Offer:
         """The next `width` flows."""
         width = fixed_width(self)
         index = state.count + jnp.arange(width, dtype=jnp.int32)
-        gaps = self._gap(params, nic_rate, state.seed, index[1:])
+        gaps = self._gap(params, nic_rate, state.seed, index[1:], state.standing)
         start = state.start + jnp.concatenate([jnp.zeros((1,), gaps.dtype), jnp.cumsum(gaps)])
         n = nic_rate.shape[0]
         streams = (PoissonStream.SENDER, PoissonStream.RECEIVER)
@@ -168,7 +205,12 @@ class Poisson:
                 n_reachable = jnp.asarray(reachable.n_others)[src]
                 hop = jnp.minimum((coins[1] * n_reachable).astype(jnp.int32), n_reachable - 1)
                 dst = jnp.asarray(reachable.others)[src, hop]
-        payload = sample_size(params.table, uniform(state.seed, index, PoissonStream.SIZE))
+        by_size = uniform(state.seed, index, PoissonStream.SIZE)
+        payload = sample_size(params.table, by_size)
+        if self.warm:
+            left = uniform(state.seed, index, PoissonStream.LEFT)
+            in_progress = sample_in_progress(params.table, by_size, left)
+            payload = jnp.where(index < state.standing, in_progress, payload)
         return anonymous_offer(start, src, dst, payload, jnp.ones((width,), bool))
 
     def advance(
@@ -181,9 +223,11 @@ class Poisson:
     ) -> PoissonState:
         """Drop the first `taken` flows and let `elapsed` µs pass."""
         number = jnp.arange(fixed_width(self), dtype=jnp.int32)
-        gaps = self._gap(params, nic_rate, state.seed, state.count + 1 + number)
+        gaps = self._gap(params, nic_rate, state.seed, state.count + 1 + number, state.standing)
         # Gaps are drawn again from their counters instead of being kept in the state.
         passed = jnp.sum(jnp.where(number < taken, gaps, 0.0))
-        return PoissonState(
-            state.seed, state.count + taken.astype(jnp.int32), state.start + passed - elapsed
+        return replace(
+            state,
+            count=state.count + taken.astype(jnp.int32),
+            start=state.start + passed - elapsed,
         )

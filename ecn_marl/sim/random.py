@@ -47,7 +47,7 @@ class Stream(IntEnum):
 class PoissonStream(IntEnum):
     """Streams of the seed of `poisson.Poisson`."""
 
-    GAP, SENDER, RECEIVER, SIZE = range(4)
+    GAP, SENDER, RECEIVER, SIZE, STANDING, LEFT = range(6)
 
 
 @unique

@@ -206,6 +206,27 @@ def sample_size(table: SizeTable, u: Float[Array, " m"]) -> Float[Array, " m"]:
     return jnp.maximum(jnp.floor(jnp.interp(u, table.cdf, table.size)), 1.0)
 
 
+def sample_in_progress(
+    table: SizeTable, u: Float[Array, " m"], v: Float[Array, " m"]
+) -> Float[Array, " m"]:
+    """Bytes left (whole, at least 1) of flows that are in progress at a random time, `[M]`.
+
+    Under processor sharing a flow is met with a chance in proportion to its size, and what is left
+    of it is uniform (Kleinrock, "Queueing Systems" 2, 4.4). Between two points of the table the
+    square of a size grows linearly with the bytes of all smaller flows.
+
+    Args:
+        table: flow sizes.
+        u: quantiles of the size, by bytes, `[M]`.
+        v: share that is left, `[M]`.
+    """
+    size = jnp.asarray(table.size)
+    parts = 0.5 * (size[1:] + size[:-1]) * jnp.diff(jnp.asarray(table.cdf))
+    smaller = jnp.concatenate([jnp.zeros((1,), parts.dtype), jnp.cumsum(parts)])
+    whole = jnp.sqrt(jnp.interp(u * smaller[-1], smaller, size * size))
+    return jnp.maximum(jnp.floor(v * whole), 1.0)
+
+
 def packet_count(payload: Float[Array, "*m"]) -> Float[Array, "*m"]:
     """Packets of a payload, `[*M]`.
 

@@ -125,6 +125,32 @@ def test_an_offset_cancels_a_constant_reward():
     jax.tree.map(np.testing.assert_array_equal, plain.local, undone.local)
 
 
+def test_the_level_of_rewards_is_measured_with_random_actions():
+    """The toy with 8 more for every action has an offset 8 higher, and learns from the same."""
+
+    def start(env):
+        return initial_state(DDQN(env, replace(SMALL, centre=16)), PARAMS, 0)
+
+    plain, generous = start(ToyEnv()), start(GenerousToy())
+    assert float(generous.offset - plain.offset) == pytest.approx(8.0, abs=1e-5)
+    assert float(plain.offset) != 0.0
+    assert float(initial_state(DDQN(ToyEnv(), SMALL), PARAMS, 0).offset) == 0.0
+    algorithm = DDQN(ToyEnv(), replace(SMALL, centre=16))
+    before = initial_state(algorithm, PARAMS, 0)
+    after = jax.device_get(compiled_update(algorithm, 1)(before, PARAMS)[0])
+    assert float(after.offset) == float(plain.offset), "measured once, so that values stay"
+    rows = after.local.rows.score[after.local.rows.score != 0.0]
+    given = DDQN(ToyEnv(), replace(SMALL, reward_offset=float(plain.offset)))
+    assert rows.size
+    moments, offset = given.config.use(None)
+    assert moments is None and float(offset) == float(plain.offset)
+
+
+def test_a_measured_and_a_given_level_exclude_each_other():
+    with pytest.raises(ValueError, match=r"reward_offset = 0\.5 is not allowed"):
+        replace(SMALL, centre=16, reward_offset=0.5)
+
+
 @pytest.mark.slow
 def test_c_acc_finds_the_best_joint_action_of_the_tiers():
     env = TieredToy()

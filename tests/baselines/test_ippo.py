@@ -201,3 +201,24 @@ def test_solves_a_port_whose_best_setting_is_known():
     state = train(algorithm, params, steps=40 * config.steps_per_update, seed=0).state
     learned = earned(lambda key, obs: algorithm.act(state.actor, key, obs, greedy=True))
     assert float(jax.jit(jax.vmap(lanes.mapped(learned)))(keys).mean()) >= 0.95 * best
+
+
+def test_a_critic_can_be_fitted_to_all_later_rewards():
+    """PET, Eq. 12: with `critic_lambda=1` the target is the discounted sum, whatever lambda is."""
+    rng = np.random.default_rng(1)
+    steps, gamma = 9, 0.9
+    shape = (steps, 2, 3)
+    reward, value, last = (jnp.asarray(rng.normal(size=shape), jnp.float32) for _ in range(3))
+    never = jnp.zeros(shape, bool)
+    rollout = ppo.Rollout(None, None, None, reward, never, never, None)
+    config = IPPOConfig(gamma=gamma, gae_lambda=0.01, critic_lambda=1.0, reward_scale=0.5)
+    next_value = jnp.concatenate([value[1:], last[-1:]])
+    advantage, target = IPPO(ToyEnv(), config).advantages(rollout, value, next_value)
+    want = np.asarray(last[-1], np.float64)
+    for t in reversed(range(steps)):
+        want = 0.5 * reward[t] + gamma * want
+        np.testing.assert_allclose(target[t], want, rtol=1e-5, atol=1e-5)
+    plain, _ = IPPO(
+        ToyEnv(), IPPOConfig(gamma=gamma, gae_lambda=0.01, reward_scale=0.5)
+    ).advantages(rollout, value, next_value)
+    np.testing.assert_array_equal(advantage, plain)

@@ -16,6 +16,7 @@ from synthetic import evaluation, record
 from ecn_marl.baselines.evaluation import windows as wd
 from ecn_marl.envs.registry import lookup, make
 from ecn_marl.experiments import engine as en
+from ecn_marl.experiments.own_reward import own_reward as paper_own
 from ecn_marl.experiments.papers import SUITES, measures, pet, suite
 from ecn_marl.experiments.papers import publish as pb
 from ecn_marl.experiments.papers import rows as rw
@@ -58,9 +59,10 @@ def test_suites_fit_scenarios_and_trainers(name, small):
         for row in paper_suite.rows:
             if row.recipe is not None:
                 make(training.scenario, **training.options, **row.recipe.options)
-    assert {row.form for row in paper_suite.rows} >= {"published", "tuned", "rule"}
-    assert all(row.unstated for row in paper_suite.rows if row.form == "published")
-    assert paper_suite.notes and paper_suite.plots
+    assert {row.form for row in paper_suite.rows} >= {"published", "reading", "rule"}
+    assert all(row.unstated for row in paper_suite.rows if row.form in ("published", "reading"))
+    assert all(bool(row.choices) == (row.form == "reading") for row in paper_suite.rows)
+    assert paper_suite.notes and bool(paper_suite.plots) == bool(paper_suite.claims)
 
 
 def test_published_rows_have_the_papers_values():
@@ -73,6 +75,28 @@ def test_published_rows_have_the_papers_values():
     assert float(ecn.kmin[0]) == 20e3 and float(ecn.kmax[0]) == 40e3
     assert rw.ACC.recipe.settings == {} and rw.ACC.recipe.algorithm == "ddqn"
     assert rw.PET_TUNED.recipe is LEARNERS["ippo"], "the tuned recipe is written once"
+
+
+@pytest.mark.parametrize(
+    ("published", "reading"), [(rw.PET, rw.PET_READING), (rw.ACC, rw.ACC_READING)]
+)
+def test_a_reading_changes_nothing_that_is_printed(published, reading):
+    """Same algorithm, features, actions and reward; rates, discount and clip are the defaults."""
+    assert reading.recipe.algorithm == published.recipe.algorithm
+    assert reading.recipe.options == published.recipe.options
+    printed = {"actor_lr", "critic_lr", "clip", "clip_decay", "lr", "idle_gating", "priority"}
+    assert not printed & set(reading.recipe.settings)
+
+
+def test_every_alternative_of_a_choice_is_a_row():
+    rows = {row.name: row for row in suite("readings", True).rows}
+    named = {name for row in rows.values() for choice in row.choices for name in choice.rows}
+    assert named <= set(rows)
+    alternatives = {name for name, row in rows.items() if row.form == "alternative"}
+    assert alternatives == named
+    for name in alternatives:
+        reading = rw.PET_READING if name.startswith("pet") else rw.ACC_READING
+        assert rows[name].recipe.settings != reading.recipe.settings
 
 
 def test_the_claims_of_pet_are_the_papers():
@@ -118,8 +142,55 @@ def test_a_change_is_relative_to_the_other_row():
     assert change.low <= change.value <= change.high and change.high - change.low < 1e-3
     assert up_to(results, "best").value == pytest.approx(-50.0, abs=1e-3)
     assert up_to(results, "tuned") is None
+    assert change.holding == "2 of 2"
     most = replace(up_to, pick="highest")(results, "published")
     assert most.value == pytest.approx(-10.0, abs=1e-3) and most.cell == "a"
+    assert most.holding == "0 of 2"
+    mean = replace(up_to, pick="mean")(results, "published")
+    assert mean.value == pytest.approx(100.0 * (0.72**0.5 - 1.0), abs=1e-3)
+    assert mean.cell == "2 cells" and mean.holding == ""
+
+
+def test_the_choice_of_the_best_of_equal_cells_is_in_the_interval():
+    """Ten cells without any difference: the lowest is below 0, its interval does not exclude 0."""
+    rng = np.random.default_rng(0)
+
+    def drawn(name: str, seeds: int) -> Record:
+        base = slow(name, 1.0, seeds)
+        factor = rng.lognormal(0.0, 0.1, (seeds, base.episodes))
+        sums = {f"{x}_sum": base.columns[f"{x}_sum"] * factor for x in ("short", "medium", "long")}
+        return Record(name, base.meta, {**base.columns, **sums})
+
+    results = {
+        str(i): {
+            "pet:published": drawn("pet:published", 3),
+            "static:secn1": drawn("static:secn1", 1),
+        }
+        for i in range(10)
+    }
+    alone = [measures.Change((cell,), "all mean", "pet", "static:secn1") for cell in results]
+    lowest = measures.Change(tuple(results), "all mean", "pet", "static:secn1")(
+        results, "published"
+    )
+    single = min((x(results, "published") for x in alone), key=lambda x: x.value)
+    assert lowest.value == single.value and lowest.cell == single.cell
+    assert lowest.low < single.low, "the lowest of ten varies more than a cell chosen beforehand"
+
+
+def test_a_learner_that_earns_less_than_a_static_setting_has_no_verdict():
+    """Own reward -1, the best static setting earns 0.1 more or less in every episode."""
+
+    def judged(best: float) -> tuple[Measured, str]:
+        learner = slow("pet:published", 0.9, 3)
+        own = {"setting": [20.0, 40.0, 1.0]}
+        columns = {**learner.columns, "own_static": learner.columns["reward"] + best}
+        learner = Record(learner.name, {**learner.meta, "own": own}, columns)
+        results = {"a": {"pet:published": learner, "static:secn1": slow("static:secn1", 1.0)}}
+        found = measures.Change(("a",), "all mean", "pet", "static:secn1")(results, "published")
+        return found, measures.verdict(-10.0, found, relative=True)
+
+    assert judged(0.1)[0].unlearnt == "pet:published" and judged(0.1)[1] == "did not learn"
+    assert judged(-0.1)[0].unlearnt == "" and judged(-0.1)[1] == "reproduced"
 
 
 def test_invalid_records_give_invalid_verdicts():
@@ -135,13 +206,16 @@ def test_invalid_records_give_invalid_verdicts():
     ("paper", "low", "high", "relative", "want"),
     [
         (-5.0, -6.0, -2.0, True, "reproduced"),
-        (-5.0, -9.0, -8.0, True, "reproduced"),
+        (-5.0, -9.0, -8.0, True, "beyond"),
+        (-5.0, -40.0, -0.1, True, "too wide"),
+        (-10.0, -96.0, -90.0, True, "beyond"),
         (-5.0, -4.0, -1.0, True, "weaker"),
         (-5.0, -9.0, 1.0, True, "not"),
         (-5.0, 1.0, 2.0, True, "opposite"),
         (30.0, 10.0, 20.0, True, "weaker"),
         (30.0, -20.0, -10.0, True, "opposite"),
         (5.3, 5.0, 6.0, False, "reproduced"),
+        (5.3, 1.0, 9.0, False, "too wide"),
         (5.3, 6.0, 7.0, False, "not"),
     ],
 )
@@ -175,6 +249,7 @@ def test_the_fewest_seeds_of_a_learner_count():
         return measures.Change(("a",), "all mean", "pet", against)(results, column).seeds
 
     assert (seeds("acc"), seeds("static:secn1")) == (2, 5)
+    records["acc:reading"] = slow("acc:reading", 1.0, 2)
     assert (seeds("acc", "best"), seeds("static:secn1", "best")) == (2, None)
     assert measures.Value("a", "queue", "acc")(results, "published").seeds == 2
     claim = Claim(
@@ -285,8 +360,9 @@ def test_the_report_has_every_claim_and_every_note(shown, results, tmp_path):
     assert command in page and "a &lt;processor&gt;" in page
     assert "http" not in page.replace("http-equiv", ""), "one file, nothing from elsewhere"
     rows = list(csv.DictReader((tmp_path / "claims.csv").open()))
-    assert len(rows) == 3 * len(plan.suite.claims)
-    assert {row["verdict"] for row in rows} <= {*measures.VERDICTS, measures.FEW, "invalid", ""}
+    assert len(rows) == 4 * len(plan.suite.claims)
+    known = {*measures.VERDICTS, measures.FEW, measures.UNLEARNT, "invalid", ""}
+    assert {row["verdict"] for row in rows} <= known
     ours = next(r for r in rows if r["claim"] == "overall-acc" and r["column"] == "published")
     want = plan.suite.claims[0].measure(results, "published")
     assert float(ours["paper_value"]) == -3.9 and float(ours["value"]) == pytest.approx(want.value)
@@ -312,7 +388,7 @@ def test_a_claim_without_records_is_empty(results):
 def small_suite() -> Suite:
     """The smallest cell of PET's suite, with windows, for a learner and rules."""
     full = suite("pet", True)
-    row_names = ("pet:published", "pet:online", "static:secn1", "static:best")
+    row_names = ("pet:reading", "pet:online", "static:secn1", "static:best")
     cell = replace(full.cell("websearch-90"), rows=row_names, windows=10)
     claims = tuple(claim for claim in full.claims if claim.key == "overall-secn1")
     claims = tuple(
@@ -352,20 +428,23 @@ def test_the_smallest_cell_runs(done):
         for row_record in records[cell.name].values():
             assert np.isfinite(row_record.columns["short_mean"]).all()
             assert wd.count_windows(row_record.columns) == cell.windows
-    learner = records["websearch-90"]["pet:published"]
-    assert learner.meta["form"] == "published" and learner.meta["unstated"]["discount"] == "0.95"
+    learner = records["websearch-90"]["pet:reading"]
+    assert learner.meta["form"] == "reading" and learner.meta["unstated"]["discount"] == "0.95"
+    own = paper_own(learner)
+    assert own["margin"]["value"] == pytest.approx(own["reward"]["value"] - own["best_static"])
+    assert own["setting"][0] >= 20.0, "a setting that PET's actions can set"
     assert records["websearch-90"]["pet:online"].meta["learns_online"]
     paper = outcome(plan.suite, records, protocol(plan))
     claim = paper["claims"][0]["columns"]
-    assert claim["published"]["cell"] == "websearch-90" and claim["tuned"] is None
+    assert claim["reading"]["cell"] == "websearch-90" and claim["tuned"] is None
     assert math.isfinite(claim["best"]["value"])
 
 
 @pytest.mark.slow
 def test_one_training_serves_all_cells(done):
     plan, _ = done
-    assert [path.name for path in (plan.out / "runs" / "websearch").iterdir()] == ["pet_published"]
-    config = json.loads((plan.out / "runs/websearch/pet_published/config.json").read_text())
+    assert [path.name for path in (plan.out / "runs" / "websearch").iterdir()] == ["pet_reading"]
+    config = json.loads((plan.out / "runs/websearch/pet_reading/config.json").read_text())
     assert config["randomise"] == {"load": 3.0} and config["options"]["load"] == 0.3
 
 
@@ -427,6 +506,8 @@ def test_options_that_papers_do_not_have_are_refused(tmp_path):
     )
     assert "unknown algorithm" in failure("bench", "pet", "--algos", "ptt", "--out", tmp_path / "x")
     assert "papers" in failure("bench", "websearch-v0", "--resume", "--out", tmp_path / "x")
+    assert "unknown cell" in failure("bench", "pet", "--cells", "web", "--out", tmp_path / "x")
+    assert "papers" in failure("bench", "websearch-v0", "--cells", "a", "--out", tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 

@@ -26,6 +26,7 @@ from ecn_marl.sim.sizes import (
     TABLES,
     make_table,
     packet_count,
+    sample_in_progress,
     sample_size,
     size_table,
     wire_bytes,
@@ -96,6 +97,54 @@ def test_sample_is_the_inverse_of_the_table(u):
 def test_table_mean_by_hand():
     table = make_table(np.array([100.0, 300.0, 1000.0]), np.array([0.5, 0.75, 1.0]))
     assert float(table.mean) == pytest.approx(0.5 * 100 + 0.25 * 200 + 0.25 * 650)
+
+
+@pytest.mark.parametrize("name", ["WebSearch", "FbHdp"])
+def test_what_is_left_of_flows_in_progress(name):
+    """Renewal theory: its mean is E[S^2] / (2 E[S]), the share above x is E[(S - x)+] / E[S]."""
+    n = 200_000
+    u, v = (uniform(jnp.uint32(7), jnp.arange(n), stream) for stream in (3, 4))
+    left = np.asarray(sample_in_progress(size_table(name), u, v), np.float64)
+    _, size, cdf = published(name)
+    sizes = np.interp((np.arange(1_000_000) + 0.5) / 1_000_000, cdf, size)
+    mean = (sizes**2).mean() / (2.0 * sizes.mean())
+    assert left.mean() == pytest.approx(mean, abs=4.0 * left.std() / math.sqrt(n))
+    assert left.min() >= 1.0
+    for x in np.quantile(sizes, [0.5, 0.9, 0.99]):
+        want = np.maximum(sizes - x, 0.0).mean() / sizes.mean()
+        # Four standard deviations of a share, and 1 byte of rounding down.
+        near = 4.0 * math.sqrt(want * (1.0 - want) / n) + 1.0 / sizes.mean()
+        assert (left > x).mean() == pytest.approx(want, abs=near)
+
+
+@pytest.mark.parametrize("load", [0.3, 0.9])
+def test_a_warm_start_has_the_flows_of_processor_sharing(load):
+    """A geometric number at each of 4 hosts: mean rho / (1 - rho), variance rho / (1 - rho)^2."""
+    source = Poisson(load=load, warm=True, width=8)
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    params, nic = source.default_params(), jnp.asarray(NIC)
+    standing = jax.vmap(lambda key: source.init(key, params, nic).standing)(keys)
+    counts = np.asarray(standing, np.float64)
+    mean, variance = 4 * load / (1 - load), 4 * load / (1 - load) ** 2
+    assert counts.mean() == pytest.approx(mean, abs=4.0 * math.sqrt(variance / len(keys)))
+    assert counts.var() == pytest.approx(variance, rel=0.1)
+
+
+def test_flows_of_a_warm_start_come_first_and_are_no_others():
+    """They begin 5 µs apart; later flows are those of a cold start, moved by what came before."""
+    key, nic = jax.random.key(3), jnp.asarray(NIC)
+    warm, cold = Poisson(load=0.9, warm=True, width=400), Poisson(load=0.9, width=400)
+    params = warm.default_params()
+    state = warm.init(key, params, nic)
+    n = int(state.standing)
+    assert 0 < n < 300
+    ours = warm.offer(state, params, nic)
+    theirs = cold.offer(cold.init(key, params, nic), params, nic)
+    np.testing.assert_allclose(ours.start[:n], 5.0 * np.arange(1, n + 1), rtol=1e-6)
+    np.testing.assert_array_equal(ours.payload[n:], theirs.payload[n:])
+    gaps = np.diff(np.asarray(ours.start, np.float64))[n:]
+    np.testing.assert_allclose(gaps, np.diff(np.asarray(theirs.start, np.float64))[n:], atol=0.01)
+    assert (np.asarray(ours.payload[:n]) != np.asarray(theirs.payload[:n])).any()
 
 
 BAD_TABLES = [

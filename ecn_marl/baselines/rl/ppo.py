@@ -52,6 +52,8 @@ class PPOConfig:
             were; 0 for rates that do not fall.
         gamma: discount per tuning interval.
         gae_lambda: decay of the advantage estimate.
+        critic_lambda: the same for the returns that the critic is fitted to; 1 for the sum of all
+            later rewards of the rollout, -1 for `gae_lambda`.
         clip: epsilon of the clipped objective.
         clip_decay: factor that epsilon shrinks by every `clip_decay_updates` updates.
         clip_decay_updates: see `clip_decay`; epsilon does not shrink before.
@@ -75,6 +77,7 @@ class PPOConfig:
     anneal_updates: int = 0
     gamma: float = 0.95
     gae_lambda: float = 0.9
+    critic_lambda: float = -1.0
     clip: float = 0.2
     clip_decay: float = 0.99
     clip_decay_updates: int = 50
@@ -91,6 +94,8 @@ class PPOConfig:
         check.not_negative(self, "standardise", "anneal_updates")
         check.at_least_one(self, "envs", "rollout", "epochs", "minibatches", "clip_decay_updates")
         check.shares(self, "gamma", "gae_lambda")
+        if self.critic_lambda != -1.0:
+            check.shares(self, "critic_lambda")
         check.positive(self, "actor_lr", "critic_lr", "clip", "clip_decay", "reward_scale")
         check.positive(self, "max_grad_norm", infinite=True)
         check.not_negative(self, "clip_min", "entropy")
@@ -433,15 +438,12 @@ class PPOTrainer(Trainer):
             next_value: value of `rollout.final_obs`.
         """
         c = self.config
-        return gae(
-            c.reward_scale * rollout.reward,
-            value,
-            next_value,
-            rollout.terminated,
-            rollout.truncated,
-            c.gamma,
-            c.gae_lambda,
-        )
+        reward = c.reward_scale * rollout.reward
+        steps = (reward, value, next_value, rollout.terminated, rollout.truncated, c.gamma)
+        advantage, target = gae(*steps, c.gae_lambda)
+        if c.critic_lambda >= 0.0:
+            _, target = gae(*steps, c.critic_lambda)
+        return advantage, target
 
     def learn(self, state: State, batch: Batch, key: jax.Array) -> tuple[State, dict[str, Array]]:
         """`epochs` passes of gradient steps on both losses; metrics are those of `improve`."""

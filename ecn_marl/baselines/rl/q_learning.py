@@ -29,6 +29,7 @@ from ecn_marl.baselines.rl.distributions import Head, head_for
 from ecn_marl.baselines.rl.networks import apply_network, init_network, standardise
 from ecn_marl.baselines.rl.optimisers import adam
 from ecn_marl.baselines.training import settings as check
+from ecn_marl.baselines.training.environments import Measured, Moments
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,9 @@ class QConfig:
         reward_offset: subtracted from the rewards that are learnt from. Values then start near
             their final level, instead of first climbing to offset / (1 - gamma). The best action
             stays the same, as no episode terminates (Naik et al. 2024, "Reward Centering").
+        centre: intervals of random actions at the start, whose mean reward is subtracted in place
+            of `reward_offset`; 0 for `reward_offset`. Between scenarios the right level differs by
+            more than what actions change, so a fixed number fits only one.
         reward_scale: factor of the rewards after that, see `PPOConfig`.
         max_grad_norm: gradients are scaled down to this norm.
         hidden: widths of the hidden layers.
@@ -70,6 +74,7 @@ class QConfig:
     n_step: int = 1
     target_every: int = 50
     reward_offset: float = 0.0
+    centre: int = 0
     reward_scale: float = 1.0
     max_grad_norm: float = 10.0
     hidden: tuple[int, ...] = (64, 64)
@@ -89,7 +94,20 @@ class QConfig:
         check.widths(self, "hidden")
         if not 0.0 < self.epsilon_decay <= 1.0:
             raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
-        check.not_negative(self, "standardise", "anneal_updates")
+        check.not_negative(self, "standardise", "centre", "anneal_updates")
+        if self.centre and self.reward_offset:
+            allowed = "0 with `centre`, which measures the offset"
+            raise bad_value("reward_offset", self.reward_offset, allowed)
+
+    @property
+    def start_intervals(self) -> int:
+        """Intervals of random actions before training."""
+        return max(self.standardise, self.centre)
+
+    def use(self, measured: Measured | None) -> tuple[Moments | None, Array]:
+        """Moments that networks standardise by (None for unscaled ones), and the offset."""
+        offset = measured.reward if measured and self.centre else jnp.float32(self.reward_offset)
+        return (measured.obs if measured and self.standardise else None), offset
 
     @property
     def steps_per_update(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 from jaxtyping import Array, Float, PyTree
@@ -12,6 +13,15 @@ from ecn_marl.envs.interface import Environment
 
 Moments = tuple[Float[Array, " obs"], Float[Array, " obs"]]
 """Mean and standard deviation of every entry of an observation."""
+
+
+class Measured(NamedTuple):
+    """What random actions show before training starts."""
+
+    obs: Moments
+    """Moments of observations over time, environments and agents."""
+    reward: Float[Array, ""]
+    """Mean reward of an agent in an interval."""
 
 
 def start_environments(
@@ -44,8 +54,8 @@ def start_measured(
     params: PyTree,
     n: int,
     random_steps: int,
-) -> tuple[Array, PyTree, Moments | None]:
-    """`start_environments`, then random actions for some intervals to measure observations.
+) -> tuple[Array, PyTree, Measured | None]:
+    """`start_environments`, then random actions for some intervals to measure with.
 
     Args:
         env: environment in `AutoReset`.
@@ -56,22 +66,22 @@ def start_measured(
         random_steps: intervals of random actions; 0 for none.
 
     Returns:
-        Observations `[n, A, obs_dim]`, states, and the moments of observations over the random
-        intervals; None without any.
+        Observations `[n, A, obs_dim]`, states, and what the random intervals showed; None without
+        any.
     """
     obs, state = start_environments(env, key, phase_key, params, n)
     if not random_steps:
         return obs, state, None
     # Numbers below n would give the keys that the first episodes have.
     random_key = jax.random.fold_in(key, n)
-    (state, obs), mean, std = run_randomly(env, random_key, params, (state, obs), random_steps)
-    return obs, state, (mean, std)
+    (state, obs), measured = run_randomly(env, random_key, params, (state, obs), random_steps)
+    return obs, state, measured
 
 
 def run_randomly(
     env: Environment, key: jax.Array, params: PyTree, carry: tuple[PyTree, Array], steps: int
-) -> tuple[tuple[PyTree, Array], Float[Array, " obs"], Float[Array, " obs"]]:
-    """Take random actions for some intervals, to measure the moments of observations.
+) -> tuple[tuple[PyTree, Array], Measured]:
+    """Take random actions for some intervals, to measure observations and rewards.
 
     Args:
         env: environment in `AutoReset`.
@@ -81,16 +91,15 @@ def run_randomly(
         steps: intervals.
 
     Returns:
-        States and observations after, and mean and standard deviation of every entry of an
-        observation over time, environments and agents.
+        States and observations after, and what was measured.
     """
 
-    def step(key: jax.Array, carry: tuple[PyTree, Array], params: PyTree) -> tuple[PyTree, Array]:
+    def step(key: jax.Array, carry: tuple[PyTree, Array], params: PyTree) -> tuple[PyTree, PyTree]:
         act_key, env_key = jax.random.split(key)
         action = env.action.sample(act_key, env.num_agents)
-        obs, state, *_ = env.step(env_key, carry[0], action, params)
-        return (state, obs), obs
+        obs, state, reward, *_ = env.step(env_key, carry[0], action, params)
+        return (state, obs), (obs, reward)
 
-    carry, observations = roll(env, step, carry, key, steps, params)
+    carry, (observations, rewards) = roll(env, step, carry, key, steps, params)
     flat = observations.reshape(-1, observations.shape[-1])
-    return carry, flat.mean(0), flat.std(0)
+    return carry, Measured((flat.mean(0), flat.std(0)), rewards.mean())

@@ -17,7 +17,7 @@ from ecn_marl.sim.poisson import Poisson
 def _scenario(table: str, priority: str, small: bool, **fields: Any) -> Scenario:
     weight = {"utilisation_weight": PRIORITIES[priority]}
     return Scenario(
-        traffic=(Poisson(load=0.6, table=table, width=8 if small else 32),),
+        traffic=(Poisson(load=0.6, table=table, width=8 if small else 32, warm=True),),
         reward_options=weight,
         slowdown_weights=pn.weights(table.partition("_")[0], small),
         **pn.common(small),

@@ -1,11 +1,12 @@
 """The network of ACC's and PET's large simulations (PET, §5.2), full size and small.
 
 Full: 288 hosts on 12 leaves with 6 spines; every leaf has 24 ports of 25 Gb/s to hosts and 6 of
-100 Gb/s to spines, as much up as down. Small: 12 hosts on 3 leaves with 2 spines, 25 and 50 Gb/s,
-again as much up as down. PET does not state delays, buffers and its senders' constants. Here: links
-of 1 µs, 32 MiB per switch, and the DCQCN of HPCC's simulator, the source of its traffic generator.
-ACKs and CNPs have their own class, as NICs send them: behind the deep queues that a learner may
-choose, feedback would otherwise be later than the simulator's memory.
+100 Gb/s to spines, as much up as down. Small: 12 hosts on 3 leaves with 2 spines and the same
+rates, so that an uplink has four times the rate of a host; leaves have twice as much up as down.
+PET does not state delays, buffers and its senders' constants. Here: links of 1 µs, 32 MiB per
+switch, and the DCQCN of HPCC's simulator, the source of its traffic generator. ACKs and CNPs have
+their own class, as NICs send them: behind the deep queues that a learner may choose, feedback would
+otherwise be later than the simulator's memory.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def weights(table: str, small: bool) -> tuple[float, float, float]:
 def network(small: bool) -> Topology:
     """The topology; 24 ports if small, else 432."""
     if small:
-        return leaf_spine(3, 4, 2, gbps=25.0, uplink_gbps=50.0)
+        return leaf_spine(3, 4, 2, gbps=25.0, uplink_gbps=100.0)
     return leaf_spine(12, 24, 6, gbps=25.0, uplink_gbps=100.0)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ecn_marl._errors import unknown_name
-from ecn_marl.experiments.papers import acc, haecn, pet
+from ecn_marl.experiments.papers import acc, haecn, pet, readings
 from ecn_marl.experiments.papers.suite import Suite
 
 SUITES: dict[str, Callable[[bool], Suite]] = {
     "pet": pet.suite,
     "acc": acc.suite,
     "haecn": haecn.suite,
+    "readings": readings.suite,
 }
 """Functions that make the suite of a paper, small or full."""
 

@@ -56,7 +56,10 @@ def suite(small: bool) -> Suite:
     )
 
 
-_LEARNING = (rw.HAECN, rw.HAECN_TUNED, rw.ACC, rw.ACC_TUNED)
+_LEARNING = (
+    *(rw.HAECN, rw.HAECN_READING, rw.HAECN_TUNED),
+    *(rw.ACC, rw.ACC_READING, rw.ACC_TUNED),
+)
 
 _NOTES = (
     "The paper states no load, delays, buffer or constants of senders. Here every sender has one "

@@ -1,26 +1,32 @@
 """Measures of claims: changes against another row, or values, computed from records with intervals.
 
 The column of the table of claims selects the row of a family such as `pet`: `pet:published`,
-`pet:tuned`, or `static:best` in its place, against `acc:published`. A rule's row is the same in all
-columns. All policies of a cell met the same episodes, so ratios are paired. Their intervals are of
-the two-way bootstrap of `baselines.evaluation.statistics`.
+`pet:reading`, `pet:tuned`, or `static:best` in its place, against `acc:reading`. A rule's row is
+the same in all columns. All policies of a cell met the same episodes, so ratios are paired. Their
+intervals are of the two-way bootstrap of `baselines.evaluation.statistics`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.evaluation.completion import SIZES, invalid_reasons
-from ecn_marl.baselines.evaluation.statistics import Draws, mean_estimate
+from ecn_marl.baselines.evaluation.statistics import (
+    Draws,
+    estimate,
+    mean_estimate,
+    resampled_mean,
+)
 from ecn_marl.baselines.evaluation.windows import series_column
-from ecn_marl.experiments.compare import BASELINE, ratio_of_means
-from ecn_marl.experiments.papers.suite import BEST, COLUMNS, PUBLISHED, Measure, Measured, Results
+from ecn_marl.experiments.compare import BASELINE, Ratio, ratio
+from ecn_marl.experiments.own_reward import learnt
+from ecn_marl.experiments.papers.suite import BEST, COLUMNS, READING, Measured, Results
 from ecn_marl.experiments.records import Record
 
 Columns = Mapping[str, np.ndarray]
@@ -108,10 +114,10 @@ def _is_rule(name: str) -> bool:
 
 
 def row_for(family: str, column: str) -> str:
-    """The row of a family or rule in a column; the column `best` has the published opponents."""
+    """The row of a family or rule in a column; in `best`, opponents are those of `reading`."""
     if _is_rule(family):
         return family
-    return f"{family}:{PUBLISHED if column == BEST else column}"
+    return f"{family}:{READING if column == BEST else column}"
 
 
 def subject_for(family: str, column: str) -> str:
@@ -141,7 +147,39 @@ def _fewest_seeds(*records: Record) -> int | None:
     return min((r.seeds for r in records if not _is_rule(r.name)), default=None)
 
 
-def change(record: Record, other: Record, name: str, cell: str = "") -> Measured | None:
+@dataclass(frozen=True)
+class Candidate:
+    """A figure in one cell, before a measure chooses among several.
+
+    Attributes:
+        amount: the figure plus `below`, which is not negative; of every resample; its linear part.
+        below: how far below 0 the figure can be: 100 for a change in percent.
+        cell: the cell.
+        records: the records that it is made from.
+    """
+
+    amount: Ratio
+    below: float
+    cell: str
+    records: tuple[Record, ...]
+
+    @property
+    def value(self) -> float:
+        """The figure."""
+        return self.amount.value - self.below
+
+    @property
+    def invalid(self) -> str:
+        """Why it does not count."""
+        return _invalid_reasons(*self.records)
+
+    def ends(self) -> tuple[float, float]:
+        """The ends of its interval."""
+        interval = estimate(*self.amount, positive=True)
+        return interval["low"] - self.below, interval["high"] - self.below
+
+
+def change(record: Record, other: Record, name: str, cell: str = "") -> Candidate | None:
     """Change of a figure's mean against another row in the same episodes, %.
 
     Episodes in which either has no such flow are left out of both.
@@ -151,10 +189,66 @@ def change(record: Record, other: Record, name: str, cell: str = "") -> Measured
     if not finite.any():
         return None
     draws = [(seeds, episodes[:, finite]) for seeds, episodes in (counts(record), counts(other))]
-    ratio = ratio_of_means(values[:, finite], other_values[:, finite], *draws)
-    value, low, high = (100.0 * (ratio[field] - 1.0) for field in ("value", "low", "high"))
-    reasons, seeds = _invalid_reasons(record, other), _fewest_seeds(record, other)
-    return Measured(value, low, high, cell, reasons, seeds)
+    found = ratio(values[:, finite], other_values[:, finite], *draws)
+    if found is None:
+        return None
+    percent = Ratio(100.0 * found.value, 100.0 * found.resamples, 100.0 * found.linear_part)
+    return Candidate(percent, 100.0, cell, (record, other))
+
+
+PICKS = ("lowest", "highest", "mean")
+"""How a measure chooses among cells: the largest reduction, the largest gain, or their mean."""
+
+
+def picked(candidates: Sequence[Candidate | None], pick: str) -> Measured | None:
+    """The lowest or highest of some figures or their mean: of the valid ones, if there are any.
+
+    The choice is part of the bootstrap: every resample has its own lowest cell, so an interval of
+    an "up to" holds what the choice adds.
+    """
+    known = [x for x in candidates if x is not None and math.isfinite(x.value)]
+    usable = [x for x in known if not x.invalid] or known
+    if not usable:
+        return None
+    resamples = np.stack([x.amount.resamples for x in usable])
+    if pick == "mean":
+        value = float(np.exp(np.mean([math.log(x.amount.value) for x in usable])))
+        with np.errstate(divide="ignore"):
+            drawn = np.exp(np.log(resamples).mean(0))
+        parts = [x.amount.linear_part / x.amount.value for x in usable]
+        # Cells have the same seeds and episodes; where they do not, the first stands for all.
+        same = all(part.shape == parts[0].shape for part in parts)
+        linear = value * (np.mean(parts, 0) if same else parts[0])
+        cell = f"{len(usable)} cells" if len(usable) > 1 else usable[0].cell
+        chosen = Candidate(Ratio(value, drawn, linear), usable[0].below, cell, ())
+    else:
+        best = (min if pick == "lowest" else max)(usable, key=lambda x: x.value)
+        drawn = resamples.min(0) if pick == "lowest" else resamples.max(0)
+        chosen = replace(best, amount=best.amount._replace(resamples=drawn))
+    records = tuple(record for x in usable for record in x.records)
+    if pick != "mean":
+        records = chosen.records
+    low, high = chosen.ends()
+    return Measured(
+        chosen.value,
+        low,
+        high,
+        chosen.cell,
+        _invalid_reasons(*records),
+        _fewest_seeds(*records),
+        ", ".join(dict.fromkeys(r.name for r in records if not learnt(r))),
+        _holding(usable, pick),
+    )
+
+
+def _holding(usable: Sequence[Candidate], pick: str) -> str:
+    """In how many of several cells the figure lies on the paper's side of 0, intervals whole."""
+    if len(usable) < 2 or pick == "mean":
+        return ""
+    side = 1 if pick == "lowest" else 0
+    sign = -1.0 if pick == "lowest" else 1.0
+    holding = sum(sign * x.ends()[side] > 0.0 for x in usable)
+    return f"{holding} of {len(usable)}"
 
 
 @dataclass(frozen=True)
@@ -166,8 +260,9 @@ class Change:
         figure: name in `FIGURES`, or of a series.
         of: family of the row that is measured, e.g. `pet`.
         against: family or rule that it is compared with.
-        pick: `lowest` where the paper says "up to" a reduction, `highest` for a gain.
-        published: name of the row that replaces `of` in the column `published`.
+        pick: `lowest` where the paper says "up to" a reduction, `highest` for a gain, `mean` where
+            it says neither.
+        online: name of the row that replaces `of` in the column `reading`.
         fixed_against: name of the row that replaces `against` in all columns.
         spans: windows `I-J` of a series; `pick` chooses among several.
         columns: columns that it is measured for.
@@ -178,22 +273,22 @@ class Change:
     of: str
     against: str
     pick: str = "lowest"
-    published: str = ""
+    online: str = ""
     fixed_against: str = ""
     spans: tuple[str, ...] = ()
     columns: tuple[str, ...] = COLUMNS
 
     def __post_init__(self) -> None:
         """Check `pick`."""
-        if self.pick not in ("lowest", "highest"):
-            raise bad_value("pick", self.pick, "lowest or highest")
+        if self.pick not in PICKS:
+            raise bad_value("pick", self.pick, f"one of {', '.join(PICKS)}")
 
-    def __call__(self, results: Results, column: str) -> Measured | None:
-        """The change in the cell where it is the lowest or highest; None without records."""
+    def candidates(self, results: Results, column: str) -> list[Candidate | None]:
+        """The change in every cell and span that has records."""
         if column not in self.columns:
-            return None
+            return []
         row, opponent = subject_for(self.of, column), row_for(self.against, column)
-        row = self.published if self.published and column == PUBLISHED else row
+        row = self.online if self.online and column == READING else row
         opponent = self.fixed_against or opponent
         names = [f"{self.figure}@{span}" for span in self.spans] or [self.figure]
         changes = []
@@ -202,7 +297,11 @@ class Change:
             if row in records and opponent in records:
                 label = f"{cell} @{name.partition('@')[2]}" if self.spans else cell
                 changes.append(change(records[row], records[opponent], name, label))
-        return _extreme(changes, self.pick)
+        return changes
+
+    def __call__(self, results: Results, column: str) -> Measured | None:
+        """The change that `pick` names; None without records."""
+        return picked(self.candidates(results, column), self.pick)
 
 
 @dataclass(frozen=True)
@@ -226,17 +325,22 @@ class Value:
         """The cell, as a tuple."""
         return (self.cell,)
 
+    def candidates(self, results: Results, column: str) -> list[Candidate | None]:
+        """The mean over seeds and episodes; none without a record."""
+        record = results.get(self.cell, {}).get(subject_for(self.of, column))
+        if column not in self.columns or record is None:
+            return []
+        below = BELOW.get(self.figure, 0.0)
+        values = figure(record, self.figure) + below
+        if not np.isfinite(values).any():
+            return []
+        drawn = resampled_mean(values, counts(record))
+        amount = Ratio(float(np.nanmean(values)), drawn, values)
+        return [Candidate(amount, below, self.cell, (record,))]
+
     def __call__(self, results: Results, column: str) -> Measured | None:
         """Mean over seeds and episodes; None without a record."""
-        if column not in self.columns:
-            return None
-        name = subject_for(self.of, column)
-        record = results.get(self.cell, {}).get(name)
-        if record is None:
-            return None
-        estimate = estimated(record, self.figure)
-        numbers = (estimate["value"], estimate["low"], estimate["high"])
-        return Measured(*numbers, self.cell, _invalid_reasons(record), _fewest_seeds(record))
+        return picked(self.candidates(results, column), "lowest")
 
 
 @dataclass(frozen=True)
@@ -263,16 +367,19 @@ class Across:
         """All cells that it reads."""
         return tuple(cell for pair in self.pairs for cell in pair)
 
-    def __call__(self, results: Results, column: str) -> Measured | None:
-        """The change in the pair where it is the lowest or highest; None without records."""
+    def candidates(self, results: Results, column: str) -> list[Candidate | None]:
+        """The change in every pair that has records."""
         row, opponent = subject_for(self.of, column), row_for(self.against, column)
         changes = []
         for cell, other in self.pairs:
             records, other_records = results.get(cell, {}), results.get(other, {})
             if row in records and opponent in other_records:
-                measured = change(records[row], other_records[opponent], self.figure, cell)
-                changes.append(measured)
-        return _extreme(changes, self.pick)
+                changes.append(change(records[row], other_records[opponent], self.figure, cell))
+        return changes
+
+    def __call__(self, results: Results, column: str) -> Measured | None:
+        """The change in the pair where it is the lowest or highest; None without records."""
+        return picked(self.candidates(results, column), self.pick)
 
 
 @dataclass(frozen=True)
@@ -284,7 +391,7 @@ class Extreme:
         pick: `lowest` or `highest`.
     """
 
-    parts: tuple[Measure, ...]
+    parts: tuple[Change | Value | Across, ...]
     pick: str
 
     @property
@@ -294,30 +401,28 @@ class Extreme:
 
     def __call__(self, results: Results, column: str) -> Measured | None:
         """The measure that is the lowest or highest; None without any."""
-        return _extreme([part(results, column) for part in self.parts], self.pick)
+        found = [x for part in self.parts for x in part.candidates(results, column)]
+        return picked(found, self.pick)
 
 
-def _extreme(measured: Sequence[Measured | None], pick: str) -> Measured | None:
-    """The lowest or highest of some figures: of the valid ones, if there are any."""
-    finite = [x for x in measured if x is not None and math.isfinite(x.value)]
-    valid = [x for x in finite if not x.invalid] or finite
-    if not valid:
-        return None
-    return (min if pick == "lowest" else max)(valid, key=lambda x: x.value)
-
-
-VERDICTS = ("reproduced", "weaker", "not", "opposite")
+VERDICTS = ("reproduced", "beyond", "weaker", "too wide", "not", "opposite")
 
 FEW, MIN_SEEDS = "too few seeds", 3
 """The verdict on learners of fewer seeds than that: an interval over one or two says little."""
+
+UNLEARNT = "did not learn"
+"""The verdict where a learner earns less of its own reward than a static setting: what it does says
+nothing about its paper."""
 
 
 def verdict(paper: float, measured: Measured | None, relative: bool) -> str:
     """Verdict on a paper's figure by what was measured.
 
-    A change is `reproduced` if its interval is on the paper's side of 0 and reaches the paper's
-    figure or goes beyond it, `weaker` if it is on that side and does not, `opposite` if it is on
-    the other side, `not` if it holds 0. A value is `reproduced` if its interval holds the paper's.
+    A change whose interval lies on the paper's side of 0 is `weaker` if it ends before the paper's
+    figure, `beyond` if it begins after it, and `reproduced` if it holds it; if it holds it and is
+    wider than the figure itself, it is `too wide` to say so. A change is `opposite` if its interval
+    is on the other side of 0, and `not` if it holds 0. A value is `reproduced` or `too wide` if its
+    interval holds the paper's, else `not`.
 
     Args:
         paper: the paper's figure.
@@ -326,7 +431,8 @@ def verdict(paper: float, measured: Measured | None, relative: bool) -> str:
 
     Returns:
         One of `VERDICTS`; `invalid` if the measurement does not count, `FEW` if a learner has too
-        few seeds, empty if there is no measurement.
+        few seeds, `UNLEARNT` if one earns less than a static setting, empty if there is no
+        measurement.
     """
     if measured is None:
         return ""
@@ -334,14 +440,19 @@ def verdict(paper: float, measured: Measured | None, relative: bool) -> str:
         return "invalid"
     if measured.seeds is not None and measured.seeds < MIN_SEEDS:
         return FEW
+    if measured.unlearnt:
+        return UNLEARNT
     # Without an interval, which rules of one episode lack, the value alone decides.
     low, high = (x if math.isfinite(x) else measured.value for x in (measured.low, measured.high))
+    holds = "reproduced" if high - low <= abs(paper) else "too wide"
     if not relative:
-        return "reproduced" if low <= paper <= high else "not"
+        return holds if low <= paper <= high else "not"
     sign = math.copysign(1.0, paper)
     near, far = sorted((sign * low, sign * high))
     if far < 0.0:
         return "opposite"
     if near <= 0.0:
         return "not"
-    return "reproduced" if far >= abs(paper) else "weaker"
+    if near > abs(paper):
+        return "beyond"
+    return holds if far >= abs(paper) else "weaker"

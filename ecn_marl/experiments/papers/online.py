@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.ddqn import DDQN, DDQNConfig
@@ -186,26 +186,31 @@ def acc_config(settings: dict[str, Any], intervals: int, windows: int) -> DDQNCo
         shared=False,
         epsilon=epsilon,
         epsilon_min=min(offline.epsilon_min, epsilon),
+        centre=0,  # the offset is the offline model's: its values are relative to that
     )
 
 
-def _acc(env: PortEnvironment, config: DDQNConfig, offline: object) -> tuple[DDQN, Start]:
-    """ACC: the Q-network of the offline model on every port, with empty replay memories."""
+def _acc(
+    env: PortEnvironment, config: DDQNConfig, offline: tuple[PyTree, Array]
+) -> tuple[DDQN, Start]:
+    """ACC: Q-network and offset of the offline model on every port, empty replay memories."""
+    trained, offset = offline
     algorithm = DDQN(env, config)
 
     def init(key: jax.Array, params: EnvParams) -> PyTree:
         state = algorithm.init(key, params)
         q = state.q
         copies = jax.tree.map(
-            lambda own, shared: jnp.broadcast_to(shared, own.shape), q.params, offline
+            lambda own, shared: jnp.broadcast_to(shared, own.shape), q.params, trained
         )
-        return replace(state, q=replace(q, params=copies, target=copies))
+        q = replace(q, params=copies, target=copies)
+        return replace(state, q=q, offset=jnp.asarray(offset))
 
     return algorithm, init
 
 
 KINDS: dict[str, Online] = {
     "ippo": Online(lambda state: (state.actor, state.critic), online_config, _pet),
-    "ddqn": Online(lambda state: state.q.params, acc_config, _acc),
+    "ddqn": Online(lambda state: (state.q.params, state.offset), acc_config, _acc),
 }
 """Learners that can go on online, by algorithm."""

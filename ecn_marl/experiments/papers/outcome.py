@@ -17,6 +17,7 @@ import numpy as np
 from ecn_marl.baselines.evaluation.completion import invalid_reasons
 from ecn_marl.baselines.evaluation.windows import SERIES, count_windows, series_column
 from ecn_marl.envs.registry import make
+from ecn_marl.experiments.own_reward import own_reward
 from ecn_marl.experiments.papers import measures as ms
 from ecn_marl.experiments.papers.suite import COLUMNS, Cell, Claim, Plot, Results, Row, Suite
 from ecn_marl.experiments.records import Record
@@ -52,8 +53,8 @@ def claim_row(claim: Claim, results: Results) -> dict[str, Any]:
 
     Returns:
         The fields of the claim but its measure, and `columns`: by name of `suite.COLUMNS`
-        `value`, `low`, `high`, `cell`, `invalid` and `verdict` (see `measures.verdict`); None
-        where nothing was measured.
+        the fields of `Measured` and `verdict` (see `measures.verdict`); None where nothing was
+        measured. `reached`: whether any of them is as far as the paper's figure.
     """
     columns: dict[str, Any] = {}
     for column in COLUMNS:
@@ -63,7 +64,22 @@ def claim_row(claim: Claim, results: Results) -> dict[str, Any]:
             verdict = ms.verdict(claim.paper, measured, claim.unit == "%")
             columns[column] = {**measured._asdict(), "verdict": verdict}
     names = ("key", "text", "paper", "unit", "where", "note")
-    return {**{name: getattr(claim, name) for name in names}, "columns": columns}
+    facts = {name: getattr(claim, name) for name in names}
+    return {**facts, "columns": columns, "reached": _reached(claim, columns)}
+
+
+def _reached(claim: Claim, columns: Mapping[str, Any]) -> bool | None:
+    """Whether a row's figure is as far as the paper's; None if none was measured.
+
+    A change has to reach it, a value has to be within a factor of two. What no row reaches, static
+    settings included, cannot be a matter of learning.
+    """
+    values = [x["value"] for x in columns.values() if x is not None and not x["invalid"]]
+    if not values:
+        return None
+    if claim.unit == "%":
+        return any(value * np.sign(claim.paper) >= abs(claim.paper) for value in values)
+    return any(0.5 * claim.paper <= value <= 2.0 * claim.paper for value in values)
 
 
 def _cell(cell: Cell, records: Mapping[str, Record]) -> dict[str, Any]:
@@ -91,6 +107,8 @@ def _cell_row(record: Record) -> dict[str, Any]:
         "episodes": record.episodes,
         "invalid": invalid_reasons(record.columns),
         "settings": record.meta.get("settings"),
+        "own": own_reward(record),
+        "rewards": record.meta.get("rewards"),
         "figures": {name: ms.estimated(record, name) for name in ms.FIGURES},
         "over_time": over_time,
     }
@@ -119,6 +137,7 @@ def _about(row: Row, results: Results) -> dict[str, Any]:
         "form": row.form,
         "recipe": recipe,
         "unstated": dict(row.unstated),
+        "choices": [choice._asdict() for choice in row.choices],
         "training_seconds": sum(seconds),
     }
 

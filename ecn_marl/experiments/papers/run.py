@@ -50,6 +50,7 @@ class SuitePlan:
         seeds: seeds of every learner.
         only: rows or families (`pet` for all rows `pet:…`); empty for all. `static:best` is
             always there.
+        only_cells: names of cells; empty for all.
         steps: environment steps per seed of every learner; those of the trainings if None.
         episodes_asked: episodes that every policy and seed is scored on; the suite's if None.
         search_episodes: episodes that searches end with; the suite's if None.
@@ -64,6 +65,7 @@ class SuitePlan:
     small: bool = False
     seeds: int = 5
     only: tuple[str, ...] = ()
+    only_cells: tuple[str, ...] = ()
     steps: int | None = None
     episodes_asked: int | None = None
     search_episodes: int | None = None
@@ -83,6 +85,10 @@ class SuitePlan:
         for name in self.only:
             if name not in row_names and name not in families:
                 raise unknown_name("algorithm", name, (*families, *row_names))
+        cell_names = [cell.name for cell in self.suite.cells]
+        for name in self.only_cells:
+            if name not in cell_names:
+                raise unknown_name("cell", name, cell_names)
 
     @property
     def stream(self) -> str:
@@ -99,6 +105,12 @@ class SuitePlan:
         """How much is searched: named and 30 other settings if small, else the whole grid."""
         grid = (*STATIC_ECN.values(), *thin_grid()) if self.small else ()
         return Effort(episodes=self.search_episodes or self.suite.search_episodes, grid=grid)
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """Cells that `only_cells` selects."""
+        cells = self.suite.cells
+        return tuple(c for c in cells if not self.only_cells or c.name in self.only_cells)
 
     def rows(self, cell: Cell) -> tuple[str, ...]:
         """Rows of a cell that `only` selects."""
@@ -147,12 +159,12 @@ class SuitePlan:
 
     def places(self) -> Sequence[Place]:
         """Where policies are scored."""
-        return [self.place(cell) for cell in self.suite.cells]
+        return [self.place(cell) for cell in self.cells]
 
     def trainings(self) -> list[tuple[Training, Row]]:
         """Learners to train: rows of cells, and rows that online rows go on from."""
         needed: dict[tuple[str, str], tuple[Training, Row]] = {}
-        for cell in self.suite.cells:
+        for cell in self.cells:
             for name in self.rows(cell):
                 row = self.suite.row(self.suite.row(name).trained or name)
                 if row.recipe is not None:
@@ -171,6 +183,7 @@ class SuitePlan:
             "eval_seed": self.eval_seed,
             "eval_episodes": self.eval_episodes,
             "algorithms": list(self.only),
+            "cells": list(self.only_cells),
             "options": dict(self.options),
             "settings": dict(self.settings),
             "trainings": {
@@ -230,13 +243,13 @@ def run_suite(
         # First, so that a suite that is stopped finds its own plan when it goes on.
         write_json(plan.out / PLAN, plan.request())
         trainings = plan.trainings()
-        total = len(trainings) + len(plan.suite.cells)
+        total = len(trainings) + len(plan.cells)
         stage(0, total)
         for i, (training, row) in enumerate(trainings):
             engine.train(plan, plan.site(training.name), row.name, show)
             stage(i + 1, total)
         records = {}
-        for i, cell in enumerate(plan.suite.cells):
+        for i, cell in enumerate(plan.cells):
             records[cell.name] = engine.scored(plan, plan.place(cell), plan.rows(cell), show)
             stage(len(trainings) + i + 1, total)
         return records

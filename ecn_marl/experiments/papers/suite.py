@@ -22,13 +22,15 @@ from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.experiments.recipes import Recipe
 from ecn_marl.experiments.records import Record
 
-PUBLISHED, TUNED, BEST = "published", "tuned", "best"
-COLUMNS = (PUBLISHED, TUNED, BEST)
-"""Columns of the table of claims: the learner as published, as tuned, and `static:best` instead."""
+PUBLISHED, READING, TUNED, BEST = "published", "reading", "tuned", "best"
+COLUMNS = (PUBLISHED, READING, TUNED, BEST)
+"""Columns of the table of claims: the learner as published; in the best reading, where what the
+paper leaves open is chosen so that the learner earns its own reward; tuned to the benchmark's
+reward; and `static:best` instead."""
 
-FORMS = (PUBLISHED, TUNED, "online", "ablated", "rule")
-"""Kinds of rows: a learner as published or tuned; one as published that goes on learning in the
-episodes that score it; one with part of its state left out; a rule."""
+FORMS = (PUBLISHED, READING, "alternative", TUNED, "online", "ablated", "rule")
+"""Kinds of rows: a learner as published, in its best reading, with another choice, or tuned; one
+that goes on learning in the episodes that score it; one with part of its state left out; a rule."""
 
 Results = Mapping[str, Mapping[str, Record]]
 """Records by cell and policy."""
@@ -44,6 +46,8 @@ class Measured(NamedTuple):
         cell: its cell, or the number of cells that it is a mean of.
         invalid: the reason why it does not count; empty if it does.
         seeds: fewest seeds of a learner that it is measured of; None if there are only rules.
+        unlearnt: learners in it that earn less of their own reward than a static setting does.
+        holding: "2 of 3" cells in which it holds, where it is the largest of several.
     """
 
     value: float
@@ -52,6 +56,26 @@ class Measured(NamedTuple):
     cell: str = ""
     invalid: str = ""
     seeds: int | None = None
+    unlearnt: str = ""
+    holding: str = ""
+
+
+class Choice(NamedTuple):
+    """Something that a paper leaves open.
+
+    Attributes:
+        what: the value.
+        paper: what the paper says about it, with its section.
+        published: what the row as published takes.
+        reading: what the best reading takes.
+        rows: rows of the suite of readings that take something else, and what.
+    """
+
+    what: str
+    paper: str
+    published: str
+    reading: str
+    rows: Mapping[str, str]
 
 
 @runtime_checkable
@@ -76,6 +100,7 @@ class Row:
         form: one of `FORMS`.
         recipe: how it is trained; None for a rule.
         unstated: our values where the paper states none, by name.
+        choices: for the form `reading`: what it takes where the paper leaves something open.
         trained: the row whose policy it starts from, for the form `online`.
     """
 
@@ -84,6 +109,7 @@ class Row:
     form: Annotated[str, TEXT] = "rule"
     recipe: Annotated[Recipe | None, Kind((Recipe, type(None)), "a Recipe, or None")] = None
     unstated: Annotated[Mapping[str, str], OPTIONS] = field(default_factory=dict)
+    choices: tuple[Choice, ...] = ()
     trained: Annotated[str, TEXT] = ""
 
     def __post_init__(self) -> None:
