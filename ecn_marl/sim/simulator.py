@@ -16,6 +16,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Int, PyTree
 
 from ecn_marl._checks import check_numbers
