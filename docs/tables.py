@@ -48,6 +48,8 @@ TABLES: dict[str, Callable[[], str]] = {
         recorded.rate_bench,
         recorded.rate_bench_sizes,
         recorded.papers_pet,
+        recorded.papers_pet_own,
+        recorded.papers_choices,
         recorded.papers_acc,
         recorded.papers_haecn,
         recorded.reliability,

@@ -96,6 +96,34 @@ def papers_pet() -> str:
     return _paper("pet")
 
 
+def papers_pet_own() -> str:
+    """Learners of PET's cells beside the best static settings under their own rewards."""
+    from ecn_marl.render.papers import own_markdown
+
+    file = RESULTS / "papers" / "results.json"
+    suites = json.loads(file.read_text())["papers"] if file.is_file() else []
+    found = [own_markdown(suite) for suite in suites if suite["paper"] == "pet"]
+    return found[0] if found else "*No results of `bench pet` are recorded in this checkout.*"
+
+
+def papers_choices() -> str:
+    """What PET, ACC and HAECN leave open, and what their best readings take."""
+    from ecn_marl.experiments.papers import rows
+
+    readings = (rows.PET_READING, rows.ACC_READING, rows.HAECN_READING)
+    table = [
+        [
+            f"{row.name.partition(':')[0].upper()}: {choice.what}",
+            choice.paper,
+            choice.published,
+            choice.reading,
+        ]
+        for row in readings
+        for choice in row.choices
+    ]
+    return markdown(["value", "the paper", "as published", "best reading"], table)
+
+
 def papers_acc() -> str:
     """The claims of ACC beside what is measured."""
     return _paper("acc")

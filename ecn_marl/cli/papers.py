@@ -63,7 +63,7 @@ def bench(options: Options, out: Path, results: Path | None, as_json: bool) -> N
     from ecn_marl.experiments.papers.outcome import outcome
     from ecn_marl.experiments.papers.publish import publish
     from ecn_marl.experiments.papers.run import SuitePlan, check_folder, protocol, run_suite
-    from ecn_marl.render.papers import claims_markdown
+    from ecn_marl.render.papers import choices_markdown, claims_markdown
     from ecn_marl.speed.machine import describe
 
     only, cells = (
@@ -98,7 +98,8 @@ def bench(options: Options, out: Path, results: Path | None, as_json: bool) -> N
         typer.echo(text, nl=False)
         return
     for paper in outcomes:
-        typer.echo(f"## {paper['title']}\n\n{claims_markdown(paper)}\n")
+        table = claims_markdown(paper) if paper["claims"] else choices_markdown(paper)
+        typer.echo(f"## {paper['title']}\n\n{table}\n")
     typer.echo(f"{out}: {', '.join(path.name for path in files)}", err=True)
 
 

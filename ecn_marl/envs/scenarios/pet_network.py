@@ -27,7 +27,8 @@ LARGEST_TABLE = "DataMining_10MB"
 
 SMALL_WEIGHTS = {"WebSearch": (0.188, 0.58, 0.27), "DataMining": (0.0443, 0.37, 0.31)}
 """Weights of slowdowns on the small network: all classes count alike under SECN1 at 60 % load, and
-an interval earns -1. Measured in 8 episodes of each; full size has 24 times the flows."""
+an interval earns -1. Measured in 8 episodes of each with uplinks of 50 Gb/s and a cold start; full
+size has 24 times the flows."""
 
 
 def weights(table: str, small: bool) -> tuple[float, float, float]:
