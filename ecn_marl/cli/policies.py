@@ -147,6 +147,12 @@ def evaluate(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace records that are in the folder.")
     ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Hold all completion times against what every link can have carried."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compare policies on the same tuning episodes, which no policy was trained on."""
@@ -181,6 +187,7 @@ def evaluate(
             allow_flagged=allow_flagged,
             backend=backend,
             workers=workers,
+            check=check,
             show=show,
             **options,
         )

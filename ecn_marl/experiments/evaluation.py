@@ -13,10 +13,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from ecn_marl._checks import Whole, check_seed, check_value
 from ecn_marl._errors import bad_value
 from ecn_marl._tables import check_folder
+from ecn_marl.baselines.evaluation import traces
 from ecn_marl.baselines.evaluation.completion import summarise
 from ecn_marl.baselines.evaluation.episodes import Evaluation, evaluation_keys
 from ecn_marl.baselines.evaluation.episodes import evaluate as evaluate_one
@@ -35,7 +37,7 @@ from ecn_marl.experiments.policies import (
     resolve,
 )
 from ecn_marl.experiments.processes import Task, in_processes, processes
-from ecn_marl.experiments.recording import Recording, facts
+from ecn_marl.experiments.recording import Keep, Recording, facts
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.results import Result
 from ecn_marl.experiments.workflow import Show
@@ -58,6 +60,7 @@ def evaluate(
     show: Show | None = None,
     backend: str = FLUID,
     workers: int = 1,
+    check: bool = False,
     **options: Any,
 ) -> Result:
     """Evaluate policies of ports on the same episodes, which no policy was trained on.
@@ -80,12 +83,15 @@ def evaluate(
         show: moves a progress bar, `show(episodes done, note)`; None for one in notebooks.
         backend: what simulates the network: `fluid` or `packets`, see `registry.make`.
         workers: processes, each of which runs one episode at a time; for packets.
+        check: whether to hold the completion times of all flows against what every link can have
+            carried, see `sim.capacity`; takes time in proportion to the square of a link's flows.
         **options: options of `ecn_marl.make`, e.g. `load=0.5`; `max_steps` counts the intervals of
             the scenario, whatever those of a policy are.
 
     Raises:
         ValueError: an unknown name, an option that a policy brings along itself, a policy that
             does not fit the scenario, or a folder that holds something else.
+        BrokenInvariant: with `check`, flows are through a link before it can have carried them.
     """
     named = _listed(policies)
     check_value("episodes", episodes, Whole(low=1))
@@ -95,6 +101,8 @@ def evaluate(
     if workers > 1 and not on_packets:
         allowed = "1 without packets: the fluid runs episodes in batches"
         raise bad_value("workers", workers, allowed)
+    if check and on_packets:
+        raise bad_value("check", check, "False with packets, which keep no log of flows")
     if isinstance(records, bool):
         folder, records = None, records and not on_packets
     else:
@@ -114,7 +122,7 @@ def evaluate(
             folder = Path(temporary.name) / "records"
         with processes(workers) as pool:
             result = _evaluate(
-                place, members, episodes, seed, folder, overwrite, allow_flagged, move, pool
+                place, members, episodes, seed, folder, overwrite, allow_flagged, move, pool, check
             )
     result.temporary = temporary
     return result
@@ -161,6 +169,7 @@ def _evaluate(
     allow_flagged: bool,
     show: Show,
     pool: ProcessPoolExecutor | None,
+    check: bool,
 ) -> Result:
     """Evaluate single policies in an arena; searches report their progress, too."""
     done, total = 0, episodes * len(members)
@@ -195,7 +204,7 @@ def _evaluate(
                 episodes=episodes,
                 seed=seed,
                 progress=progress,
-                keep=None if recording is None else recording.keep(*seed_of(policy.name)),
+                keep=_keep(recording, policy.name, check),
             )
         more[policy.name] = {"interval_us": env.interval_us}
         if (settings := policy.settings(place)) is not None:
@@ -218,6 +227,23 @@ def _evaluate(
     reset_keys = jax.vmap(lambda key: jax.random.split(key)[0])(evaluation_keys(seed, episodes))
     words = np.asarray(jax.random.key_data(reset_keys))
     return Result(summary, records, labels, words, place, tables)
+
+
+def _keep(recording: Recording | None, name: str, check: bool) -> Keep | None:
+    """What is done with the traces of a batch; None if nothing is."""
+    write = None if recording is None else recording.keep(*seed_of(name))
+    if not check:
+        return write
+
+    def checked(first: int, env: Any, params: PyTree, metrics: dict[str, Any]) -> None:
+        trace = metrics[traces.TRACE]
+        for i in range(len(metrics["reward"])):
+            rows = traces.flow_columns(env, params, traces.episode_of(trace, i))
+            traces.check_flows(env, params, rows)
+        if write is not None:
+            write(first, env, params, metrics)
+
+    return checked
 
 
 def _progress(show: Show, before: int, note: str, done: int) -> None:

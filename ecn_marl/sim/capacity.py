@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from ecn_marl.errors import BrokenInvariant
 from ecn_marl.sim.sizes import PAYLOAD
 from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.units import GBPS
@@ -67,6 +68,23 @@ class Overbooking(NamedTuple):
             f"between {self.first_us:.3f} and {self.last_us:.3f} µs, {self.early_us:.3f} µs before "
             "the link can have carried them"
         )
+
+
+def check_capacity(topology: Topology, flows: Crossings, packet: float) -> None:
+    """Hold completion times against what links can carry, to a packet of the slowest link.
+
+    Args:
+        topology: the network.
+        flows: the flows.
+        packet: bytes of a whole packet on the wire.
+
+    Raises:
+        BrokenInvariant: flows are through a link before it can have carried them.
+    """
+    found = worst(topology, flows, packet - PAYLOAD)
+    rates = (*topology.nic_gbps, *(port.gbps for port in topology.ports))
+    if found.early_us > packet / (min(rates) * GBPS):
+        raise BrokenInvariant(str(found))
 
 
 def worst(topology: Topology, flows: Crossings, header: float) -> Overbooking:

@@ -13,7 +13,7 @@ import small
 from commands import failure, run
 
 import ecn_marl
-from ecn_marl import _tables
+from ecn_marl import _tables, errors
 from ecn_marl._tables import Coded, Tables, TableWriter
 from ecn_marl.baselines.evaluation import traces
 from ecn_marl.envs.registry import make
@@ -55,6 +55,39 @@ def test_J_computed_from_flows_is_that_of_the_table(recorded):
         unfinished = own[~own["finished"]]
         assert len(unfinished) == row["short_unfinished"] + row["long_unfinished"]
         assert (unfinished["age_us"] > 0).all() and unfinished["fct_us"].isna().all()
+
+
+def test_flows_are_held_against_their_links(recorded):
+    """What was simulated keeps the bound; the same flows in half of their time do not."""
+    env, flows = make(small.SMALL), recorded.flows
+    own = flows[(flows["policy"] == "static:5,20,1.0") & (flows["episode"] == 0)]
+    hosts = {host: i for i, host in enumerate(env.sim.topology.hosts)}
+
+    def columns(factor):
+        def coded(name, names):
+            return Coded(own[name].astype(str).map(names).to_numpy(), list(names))
+
+        return {
+            "source": coded("source", hosts),
+            "destination": coded("destination", hosts),
+            "path": coded("path", {"0": 0}),
+            "size_bytes": own["size_bytes"].to_numpy(),
+            "start_us": own["start_us"].to_numpy(),
+            "fct_us": factor * own["fct_us"].to_numpy(),
+        }
+
+    traces.check_flows(env, env.default_params, columns(1.0))
+    with pytest.raises(errors.BrokenInvariant, match="host0"):
+        traces.check_flows(env, env.default_params, columns(0.5))
+
+
+def test_an_evaluation_checks_its_flows(monkeypatch):
+    seen = []
+    monkeypatch.setattr(traces, "check_flows", lambda env, params, rows: seen.append(len(rows)))
+    ecn_marl.evaluate("static:secn1", small.SMALL, episodes=EPISODES, records=False, check=True)
+    assert len(seen) == EPISODES
+    with pytest.raises(ValueError, match="check = True is not allowed"):
+        ecn_marl.evaluate("static:secn1", small.SMALL, backend="packets", check=True)
 
 
 def test_tables_are_whole(recorded):

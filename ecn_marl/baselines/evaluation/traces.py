@@ -18,8 +18,10 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from ecn_marl._errors import bad_value
 from ecn_marl._tables import Coded, Column
 from ecn_marl.baselines.evaluation.completion import SIZES
+from ecn_marl.sim import capacity
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.sizes import SIZE_CLASSES
 
@@ -143,6 +145,40 @@ def flow_columns(env: Any, params: PyTree, trace: Mapping[str, Any]) -> dict[str
         for n, x in columns.items()
     }
     return {"flow": np.arange(order.size), **rows}
+
+
+def check_flows(env: Any, params: PyTree, columns: Mapping[str, Any]) -> None:
+    """Hold the flows of an episode against what every link can have carried, see `sim.capacity`.
+
+    Args:
+        env: the environment.
+        params: its parameters.
+        columns: what `flow_columns` returned.
+
+    Raises:
+        ValueError: flows of this environment can be on several paths.
+        BrokenInvariant: flows are through a link before it can have carried them.
+    """
+    topology = env.sim.topology
+    if env.sim.n_ways > 1 or env.failing:
+        allowed = "an environment whose flows stay on one path each: no flowlets, spray or failures"
+        raise bad_value("check", env.name, allowed)
+    names = [[int(p) for p in text.split("-") if p] for text in columns["path"].names]
+    longest = max((len(way) for way in names), default=0)
+    none = len(topology.ports)
+    ways = np.array([way + [none] * (longest - len(way)) for way in names]).reshape(-1, longest)
+    forward = ways[columns["path"].codes]
+    begin = columns["start_us"]
+    crossings = capacity.Crossings(
+        src=columns["source"].codes,
+        dst=columns["destination"].codes,
+        forward=forward,
+        back=np.full_like(forward, none),  # the way of ACKs is not logged: a weaker bound
+        payload=columns["size_bytes"].astype(np.float64),
+        begin=begin,
+        end=begin + columns["fct_us"],
+    )
+    capacity.check_capacity(topology, crossings, float(params.sim.net.packet_bytes))
 
 
 def _paths(sim: Any, hop: np.ndarray) -> Coded:
