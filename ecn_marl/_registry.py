@@ -95,17 +95,21 @@ class Registry(Generic[T]):
         Raises:
             ValueError: the name is taken, or the object cannot be used.
         """
+        self.check_name(name)
+        converted = self._convert(name, obj)
+        if name in self.registered and not replace and self.registered[name] != converted:
+            allowed = "a new name, or replace=True: another object is registered under this one"
+            raise bad_value(f"{self.kind} name", name, allowed)
+        self.registered[name] = converted
+        self.origin[name] = _origin()
+
+    def check_name(self, name: object) -> None:
+        """Raise a ValueError unless something may be registered under this name."""
         field = f"{self.kind} name"
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise bad_value(field, name, "letters, digits and . _ + -, e.g. my-own")
         if name in self.builtin or name in self._reserved:
             raise bad_value(field, name, "a new name: this one belongs to the package")
-        converted = self._convert(name, obj)
-        if name in self.registered and not replace and self.registered[name] != converted:
-            allowed = "a new name, or replace=True: another object is registered under this one"
-            raise bad_value(field, name, allowed)
-        self.registered[name] = converted
-        self.origin[name] = _origin()
 
     @cached_property
     def _installed(self) -> dict[str, EntryPoint]:

@@ -68,6 +68,7 @@ def register(name: str, factory: Callable[[], Scenario], replace: bool = False) 
             which is called once, cannot be called or returns something else.
     """
     _load_builtin()  # they take their names first
+    SCENARIOS.check_name(name)
     made = _as_factory(name, factory)()
     if not isinstance(made, Scenario):
         raise bad_value(f"scenario of {name}", made, "a Scenario, returned by its factory")
