@@ -205,6 +205,7 @@ def bench(
         small=small or None,
         largest=largest,
         resume=resume or None,
+        cells=cells,
         allow_flagged=allow_flagged or None,
     )
     if scenarios == [RATES]:
