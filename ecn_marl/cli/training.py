@@ -289,11 +289,12 @@ def train(
         None if distributed else devices,
         wandb if main_process else None,
     )
-    if resume is not None and main_process and (done := wf.steps_of_run(folder)) >= job.steps:
+    done = 0 if resume is None else wf.steps_of_run(folder)
+    rows = _train(job, folder, overwrite, session, resume is not None, quiet=not main_process)
+    if main_process and done >= job.steps:
         typer.echo(
             f"{folder}: has its {done:,} steps already; --steps continues it to more", err=True
         )
-    rows = _train(job, folder, overwrite, session, resume is not None, quiet=not main_process)
     if main_process:
         _report(job, folder, rows[-1], (episodes or 64) if evaluate else None, as_json)
 

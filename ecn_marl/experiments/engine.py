@@ -35,10 +35,10 @@ from ecn_marl.baselines.training.logs import evaluated_rows, read_rows
 from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.envs.registry import in_view, lookup, make
 from ecn_marl.experiments import searches
+from ecn_marl.experiments.best_static import best_static, with_own_reward
 from ecn_marl.experiments.compare import BASELINE, ORACLES
 from ecn_marl.experiments.json_files import json_types
 from ecn_marl.experiments.measured_delay import measured_delay_us
-from ecn_marl.experiments.own_reward import best_static, with_own_reward
 from ecn_marl.experiments.plan import SEALED, Comparison, Place, Site
 from ecn_marl.experiments.policies import Arena, resolve
 from ecn_marl.experiments.recipes import Recipe

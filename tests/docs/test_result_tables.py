@@ -82,9 +82,11 @@ def test_one_file_per_scenario(tables, tmp_path):
 def test_the_page_of_the_papers_has_the_claims_that_were_measured(tables, tmp_path):
     assert tables.papers_pet() == "*No results of `bench pet` are recorded in this checkout.*"
     found = {"value": -4.2, "low": -6.0, "high": -2.0, "cell": "websearch-60", "invalid": ""}
+    found["holding"] = "2 of 3"
     claim = {"key": "overall-acc", "text": "overall mean FCT", "paper": -3.9, "unit": "%"}
-    columns = {"published": {**found, "verdict": "reproduced"}, "tuned": None, "best": None}
-    claims = [{**claim, "where": "Fig. 4(a)", "note": "", "columns": columns}]
+    columns = dict.fromkeys(("published", "reading", "tuned", "best"))
+    columns["published"] = {**found, "verdict": "reproduced"}
+    claims = [{**claim, "where": "Fig. 4(a)", "note": "", "columns": columns, "reached": True}]
     paper = {"paper": "pet", "claims": claims}
     paper["protocol"] = {"small": True, "seeds": 5, "episodes": 16}
     (tmp_path / "papers").mkdir()
@@ -92,6 +94,6 @@ def test_the_page_of_the_papers_has_the_claims_that_were_measured(tables, tmp_pa
     file.write_text(json.dumps({"papers": [paper]}))
     text = tables.papers_pet()
     assert text.startswith("Small suite, 5 seeds, 16 episodes.")
-    row = "| overall mean FCT | Fig. 4(a) | −3.9 % | −4.2 % [−6.0, −2.0] (websearch-60) | – | – |"
-    assert f"{row} reproduced |" in text
+    figure = "−4.2 % [−6.0, −2.0] (websearch-60, holds in 2 of 3): **reproduced**"
+    assert f"| overall mean FCT | Fig. 4(a) | −3.9 % | {figure} | – | – | – |" in text
     assert tables.measured() == {}, "papers are not scenarios of the leaderboard"

@@ -367,7 +367,7 @@ def run_on_host(
         return reset_key, jax.vmap(jax.random.split)(jax.random.split(run_key, intervals))
 
     @jax.jit
-    def act(keys: jax.Array, i: int, obs: Array, memory: PyTree) -> Decision:
+    def act(keys: jax.Array, i: int | Array, obs: Array, memory: PyTree) -> Decision:
         return policy(keys[i, 0], obs, memory)
 
     count, measure = jax.jit(counters), jax.jit(env.episode_metrics)
