@@ -143,6 +143,12 @@ _ACC_REWARD: dict[str, Any] = {"reward_options": {"queue_scale_kb": ALPHA_KB}}
 ACC_OPEN: dict[str, Any] = {"centre": 64, "envs": 16, "rollout": 16, "gradient_steps": 16}
 """What ACC leaves open, as its best reading has it."""
 
+_CENTRED = {
+    "level of rewards": "less the mean of 64 intervals of random settings",
+    "size of an update": "16 environments of 16 intervals, 16 gradient steps",
+}
+"""`ACC_OPEN` in words."""
+
 ACC_READING = Row(
     "acc:reading",
     "ACC as published, best reading",
@@ -150,8 +156,7 @@ ACC_READING = Row(
     as_published("ddqn", ACC_OPEN, **_ACC_REWARD),
     unstated={
         **ACC.unstated,
-        "level of rewards": "less the mean of 64 intervals of random settings",
-        "size of an update": "16 environments of 16 intervals, 16 gradient steps",
+        **_CENTRED,
     },
     choices=(
         Choice(
@@ -218,8 +223,7 @@ HAECN_READING = Row(
     as_published("haecn", {**ACC_OPEN, "every_interval": True}, **_ACC_REWARD),
     unstated={
         **HAECN.unstated,
-        "level of rewards": "less the mean of 64 intervals of random settings",
-        "size of an update": "16 environments of 16 intervals, 16 gradient steps",
+        **_CENTRED,
     },
     choices=(
         Choice(
