@@ -211,12 +211,11 @@ def train_run(
     }
     session = session or Session()
     _saving(session, written)
-    # For its checks alone, before anything is written; `_train` makes it again.
+    # Made for their checks alone, before anything is written; `_train` makes them again.
     _pretrained(written, env)
+    trainer = trainer_of(written)
     if algorithm in ALGORITHMS.added:
-        check_training(algorithm, trainer_of(written), env.default_params)
-    if randomise:
-        Randomised(env, ranges_of(randomise))  # checks them
+        check_training(algorithm, trainer, env.default_params)
     check_folder(out, overwrite)
     with training_lock(out, "train"):
         if jax.process_index() == 0:

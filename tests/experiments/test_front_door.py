@@ -198,7 +198,7 @@ def test_a_users_own_policies():
     np.testing.assert_array_equal(*(f["fct_us"] for f in frames))
 
 
-def test_what_does_not_fit_is_refused(trained):
+def test_what_does_not_fit_is_refused(trained, tmp_path):
     refused = partial(pytest.raises, ValueError)
     with refused(match=r"policy = .* with 0 arguments"):
         ecn_marl.evaluate(lambda: None, TINY)
@@ -220,7 +220,9 @@ def test_what_does_not_fit_is_refused(trained):
     with refused(match="unknown setting of ippo .*env="):
         ecn_marl.train("ippo", TINY, feature="pet")
     with refused(match="a learner"):
-        ecn_marl.train("ippo", TINY, env={"actions": "thresholds"}, steps=8, out="never")
+        never = tmp_path / "never"
+        ecn_marl.train("ippo", TINY, env={"actions": "thresholds"}, steps=8, out=never)
+    assert not never.exists()
 
 
 def test_options_of_a_reset():

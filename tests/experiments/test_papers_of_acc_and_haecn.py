@@ -203,17 +203,17 @@ def test_acc_online_starts_as_the_offline_model_and_leaves_it():
     env = make("websearch-star-v0", features="acc", reward="acc", max_steps=20, load=0.9)
     params = env.default_params
     offline = DDQN(env, DDQNConfig(**TINY))
-    q_params = offline.init(jax.random.key(3), params).q.params
-    keys = evaluation_keys(4, 2)
     kind = online.KINDS["ddqn"]
+    start = kind.start(offline.init(jax.random.key(3), params))
+    keys = evaluation_keys(4, 2)
     still = replace(kind.config(asdict(offline.config), 20, 4), epsilon=0.0, epsilon_min=0.0)
     assert (still.envs, still.rollout, still.shared) == (1, 5, False)
     metrics = [
-        online.episode_runner(kind, env, replace(still, lr=rate), 4)(q_params, keys)
+        online.episode_runner(kind, env, replace(still, lr=rate), 4)(start, keys)
         for rate in (1e-30, 1.0)
     ]
     greedy = evaluate(
-        env, params, offline.controller(q_params, env), name="x", episodes=2, keys=keys
+        env, params, offline.controller(start[0], env), name="x", episodes=2, keys=keys
     )
     for name in ("queue_mean", "reward", "flows_finished"):
         np.testing.assert_allclose(metrics[0][name], greedy.episodes[name], rtol=1e-4)

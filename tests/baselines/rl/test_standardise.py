@@ -86,7 +86,7 @@ def test_random_observations_are_standard_at_the_first_layer():
     env = Recorder(Toy())
     keys = jax.random.split(jax.random.key(0), 3)
     obs, state = start_environments(env.env, keys[0], keys[1], PARAMS, 6)
-    _, mean, std = run_randomly(env, keys[2], PARAMS, (state, obs), 8)
+    _, ((mean, std), _) = run_randomly(env, keys[2], PARAMS, (state, obs), 8)
     jax.block_until_ready(std)
     jax.effects_barrier()
     observations = np.concatenate([x.reshape(-1, 2) for x in env.recorded])
@@ -116,7 +116,7 @@ def test_random_play_has_a_key_of_its_own(monkeypatch):
 
     def play(env, key, params, carry, steps):
         used.append(tuple(np.array(jax.random.key_data(key)).tolist()))
-        return carry, jnp.zeros(2), jnp.ones(2)
+        return carry, environments.Measured((jnp.zeros(2), jnp.ones(2)), jnp.zeros(()))
 
     monkeypatch.setattr(environments, "run_randomly", play)
     start_measured(AutoReset(Env()), jax.random.key(3), jax.random.key(4), PARAMS, 6, 8)
