@@ -110,10 +110,18 @@ def own_markdown(outcome: Mapping[str, Any]) -> str:
                     f"({setting})",
                     f"{margin['value']:+.4f} {ends}".replace("-", "−"),
                     _number(row["figures"]["queue"]),
-                    "" if own["learnt"] else "**did not learn**",
+                    ", ".join(f"**{flag}**" for flag in own_flags(own)),
                 )
             )
     return _markdown(head, rows)
+
+
+def own_flags(own: Mapping[str, Any]) -> list[str]:
+    """What has to be known of a learner's own reward, in words; see `own_reward`."""
+    return [
+        *([] if own["learnt"] else ["did not learn"]),
+        *(["still rising"] if own["rising"] else []),
+    ]
 
 
 def choices_markdown(outcome: Mapping[str, Any]) -> str:
@@ -284,6 +292,7 @@ def report_html(
     template = (files("ecn_marl.render") / "templates" / "papers.html").read_text("utf-8")
     env = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     env.globals |= {"amount": amount, "claim_cell": claim_cell, "number": _number}
+    env.globals["own_flags"] = own_flags
     return env.from_string(template).render(
         papers=[
             {**outcome, "pictures": _pictures(outcome), "tally": _tally(outcome)}

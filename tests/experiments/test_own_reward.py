@@ -14,6 +14,7 @@ from ecn_marl.experiments import best_static as bs
 from ecn_marl.experiments import own_reward as own
 from ecn_marl.experiments.recipes import Recipe
 from ecn_marl.experiments.records import Record
+from ecn_marl.render.papers import own_flags
 
 RECIPE = Recipe(
     "ippo",
@@ -67,6 +68,31 @@ def test_learnt_is_what_the_margin_says(less, learnt):
     # Records keep six digits of numbers of about 10, so two are off by 1e-5 together.
     assert facts["margin"]["value"] == pytest.approx(-less, abs=1e-5)
     assert facts["setting"] == [20.0, 40.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "growth"),
+    [
+        ([0.0, 0.0, 0.5, 0.5, 1.0, 1.0], 0.5),
+        ([0.0] * 5 + [0.7, 0.7, 0.7], 0.7 / 1.4),  # parts beyond three equal thirds are the first
+        ([0.0, 0.4, 0.8, 0.8, 0.8, 0.8], 0.0),
+        ([1.0, 1.0, 1.0, 1.0, 0.8, 0.8], -0.25),
+        ([-4.0, -4.0, -4.0, -4.0, -2.0, -2.0], 1.0),
+    ],
+)
+def test_growth_is_of_the_last_third(rewards, growth):
+    assert own.growth({"reward": rewards}) == pytest.approx(growth)
+    judged = record("pet", seeds=2, noise=0.0)
+    best = bs.BestStatic((20.0, 40.0, 1.0), 5, judged.columns["reward"].mean(0))
+    judged = bs.with_own_reward(judged, best, RECIPE)
+    judged.meta["rewards"] = {"reward": rewards}
+    facts = own.own_reward(judged)
+    assert facts["rising"] is (growth > own.FLAT)
+    assert ("still rising" in own_flags(facts)) is facts["rising"]
+
+
+def test_too_short_a_curve_has_no_growth():
+    assert own.growth(None) is None and own.growth({"reward": [0.0] * 5}) is None
 
 
 def test_rules_have_no_own_reward():
