@@ -93,6 +93,34 @@ def test_whole_episodes_of_small_scenarios(name):
     check(name)
 
 
+@pytest.mark.slow
+def test_the_offline_mix_has_something_to_teach():
+    """Static settings differ in ACC's own reward by more than episodes and the paired noise."""
+    options = {"features": "acc", "reward": "acc", "reward_options": {"queue_scale_kb": 20.0}}
+    env = make("acc-offline-small-v0", **options)
+    params, scale = env.default_params, env.port_scale(env.default_params.sim)
+    settings = jnp.array([(20, 40, 1.0), (5, 200, 0.01), (5120, 10240, 0.01)], jnp.float32)
+
+    @lanes.mapped
+    def earned(key: jax.Array, setting: jax.Array) -> Any:
+        kmin, kmax = setting[0] * KB * scale, setting[1] * KB * scale
+        ecn = Ecn(kmin, kmax, jnp.broadcast_to(setting[2], kmin.shape))
+        state, reward, _ = roll_out(env, params, lambda key, obs: ecn, key)
+        return reward.mean(), env.episode_metrics(state, params)
+
+    episodes = 4
+    keys = jnp.repeat(evaluation_keys(7, episodes), len(settings), 0)
+    rewards, metrics = jax.jit(jax.vmap(earned))(keys, jnp.tile(settings, (episodes, 1)))
+    assert not invalid_reasons(Evaluation("acc-offline", jax.device_get(metrics)).columns)
+    rewards = np.asarray(rewards).reshape(episodes, len(settings))
+    shallow, secn1, deep = rewards.T
+    for better, worse in ((shallow, secn1), (secn1, deep)):
+        noise = (better - worse).std(ddof=1) / np.sqrt(episodes)
+        assert (better - worse).mean() > 4.0 * noise
+    # With all ports in one regime, as with bursts of 60 MB to one host, it is .02.
+    assert (shallow - deep).mean() > 0.04
+
+
 def test_none_is_of_the_benchmark_and_every_one_has_a_small_twin():
     assert not set(NAMES) & set(benchmark())
     twins = {name.replace("-small", "").replace("incast-16", "incast-64") for name in SMALL}
