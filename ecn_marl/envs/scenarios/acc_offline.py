@@ -38,7 +38,7 @@ EVERY = 3
 
 PHASE_STEPS = 100
 
-WEIGHTS = (0.00076, 0.06, 2.45)
+WEIGHTS = (0.00075, 0.074, 1.14)
 """Weights of slowdowns on the small network: all classes count alike under SECN1, and an interval
 earns -1. Measured in 8 tuning episodes; at full size as many bytes come to a receiver."""
 
