@@ -20,6 +20,7 @@ from ecn_marl.baselines.evaluation.episodes import Controller
 from ecn_marl.baselines.evaluation.merit import Greedy
 from ecn_marl.baselines.rl.tiers import Tiers, port_tiers
 from ecn_marl.baselines.training.trainer import FLOAT_BYTES, Network
+from ecn_marl.envs.agents import check_ports_act
 from ecn_marl.envs.interface import PortEnvironment
 
 
@@ -83,6 +84,11 @@ class Central(Greedy):
 
 
 def central_view(env: PortEnvironment) -> Tiers:
-    """The environment of a central controller."""
+    """The environment of a central controller.
+
+    Raises:
+        ValueError: agents of the environment are switches.
+    """
+    check_ports_act(env, "c-acc, which decides for all ports of a tier")
     tier = getattr(env, "tiers", None)
     return Tiers(env, tuple(port_tiers(env.sim.topology) if tier is None else tier))

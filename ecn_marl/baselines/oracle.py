@@ -142,7 +142,7 @@ class Rule:
             settings: the settings.
         """
         scale = env.port_scale(params.sim)
-        self.agents: int = env.num_agents
+        self.none = jnp.zeros_like(scale)
         self.per_count = COUNT_US / float(env.interval_us)
         self.limit = settings.limit
         self.deep, self.shallow = (
@@ -152,7 +152,7 @@ class Rule:
 
     def init(self) -> Float[Array, " agents"]:
         """Memory at the start of an episode: no flow began."""
-        return jnp.zeros((self.agents,), jnp.float32)
+        return self.none
 
     def __call__(self, key: jax.Array, obs: jax.Array, memory: Float[Array, " agents"]) -> Ecn:
         """The thresholds for the decaying mean of flows so far."""

@@ -14,6 +14,7 @@ import jax
 from jaxtyping import Array, PyTree
 
 from ecn_marl.envs.actions import ActionCodec, EcnSetting
+from ecn_marl.envs.agents import Agents
 from ecn_marl.envs.features import FeatureSet
 from ecn_marl.envs.rewards import Reward
 from ecn_marl.envs.telemetry import Telemetry
@@ -123,6 +124,18 @@ class PortEnvironment(MeasuredEnvironment, Protocol):
             """Delay, period and precision of observations and actions."""
 
         @property
+        def agent_kind(self) -> str:
+            """`port` or `switch`."""
+
+        @property
+        def agents(self) -> tuple[str, ...]:
+            """Names of the agents."""
+
+        @property
+        def grouping(self) -> Agents:
+            """Which ports each agent has, see `agents`."""
+
+        @property
         def interval_us(self) -> float:
             """Length of a tuning interval, µs."""
 
@@ -136,7 +149,7 @@ class PortEnvironment(MeasuredEnvironment, Protocol):
 
         @property
         def port_groups(self) -> tuple[str, ...]:
-            """Group of every port, length A."""
+            """Group of every port, length P."""
 
         @property
         def default_params(self) -> PyTree:
@@ -148,10 +161,10 @@ class PortEnvironment(MeasuredEnvironment, Protocol):
         def step_ecn(
             self, key: jax.Array, state: PyTree, ecn: Ecn, params: PyTree, /
         ) -> StepResult:
-            """Like `step`, with thresholds (bytes, `[A]` each) instead of actions."""
+            """Like `step`, with thresholds and `info` of ports (bytes, `[P]` each)."""
 
         def phase(self, state: PyTree, params: PyTree, /) -> Array:
-            """Index of the phase that every port is in, `[A]`."""
+            """Index of the phase that every port is in, `[P]`."""
 
         def global_state(self, state: PyTree, params: PyTree, /) -> Array:
             """The global state, `[state_dim]`."""
@@ -165,5 +178,5 @@ class PortEnvironment(MeasuredEnvironment, Protocol):
         def idle_stats(self) -> PortStats:
             """Statistics of an interval without traffic."""
 
-        def port_info(self, agent: int, /) -> dict[str, str | float]:
-            """Switch, peer, rate (Gb/s) and kind of an agent's port."""
+        def port_info(self, number: int, /) -> dict[str, str | float]:
+            """Switch, peer, rate (Gb/s) and kind of a port."""

@@ -13,6 +13,7 @@ from ecn_marl._checks import Kind, Real, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._registry import Registry
 from ecn_marl.envs.actions import ACTIONS, ActionCodec, action_codec, parse_ecn
+from ecn_marl.envs.agents import PORT
 from ecn_marl.envs.ecn import PHASE, EcnEnv
 from ecn_marl.envs.features import Columns, FeatureSet, check_features, feature_set
 from ecn_marl.envs.phases import PhasedEnv
@@ -118,6 +119,7 @@ def make(
     *,
     features: FeatureSet | Columns | None = None,
     actions: str | ActionCodec = "multidiscrete",
+    agents: str = PORT,
     reward: str | Reward | None = None,
     history: int | None = None,
     load: float | None = None,
@@ -142,6 +144,8 @@ def make(
             `ports`, `flows`; features with commas between them, such as `queue,flows_begun`; a
             tuple of these; or a feature set. See `features.feature_set`. None for the scenario's.
         actions: `multidiscrete`, `discrete`, `box`, `thresholds` (bytes, for rules), or a codec.
+        agents: who acts: `port`, every egress port, or `switch`, every switch for all its ports
+            (PET, §4.1.2): it observes and earns means over them, see `envs.agents`.
         reward: `slowdown`, `slowdown-shaped`, `acc`, `pet`, `haecn`, or a reward. None for the
             scenario's.
         history: intervals per observation (else that of the feature set).
@@ -193,6 +197,8 @@ def make(
     telemetry_options = with_delay(Telemetry.of(telemetry), decision_delay_us)
     telemetry_options.check(spec.interval_us, spec.max_steps)
     is_list = isinstance(counts, list | tuple)
+    if is_list and PHASE in counts and agents != PORT:
+        raise bad_value("counts", PHASE, f"none with agents={agents!r}: a phase is a port's")
     asked = tuple(name for name in counts if name != PHASE) if is_list else counts
     counted = (*counters("counts", asked), *columns.needs, *telemetry_options.needs)
     options = _weights(spec) | spec.reward_options
@@ -215,7 +221,9 @@ def make(
         telemetry=telemetry_options,
         reward_reference=reference,
         phase_info=is_list and PHASE in counts,
+        agent_kind=agents,
     )
+    _ = env.grouping  # an unknown kind is an error here
     if spec.failing:
         _ = env.default_params  # a share or time out of range is an error here, not at reset
     check_features(columns, env.sim)
@@ -321,8 +329,8 @@ def _reference(
 OPTIONS = ("history", "load", "delay_us", "link_gbps", "uplink_gbps")
 """Options of `make` that are no fields of a scenario and can be given as numbers."""
 
-VIEW = ("features", "actions", "history", "action_options", "interval_us")
-"""Options of `make` that belong to a learner: what it sees and sets, and how often."""
+VIEW = ("features", "actions", "history", "action_options", "interval_us", "agents")
+"""Options of `make` that belong to a learner: what it sees and sets, how often, and for whom."""
 
 
 def out_of_view(scenario: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -87,7 +87,8 @@ class EcnVectorEnv(OwnCopies, VectorEnv):
         self.num_envs = num_networks * (core.num_agents if self.agents_apart else 1)
         self.metadata = {"autoreset_mode": self.autoreset_mode, "render_modes": []}
         face = EcnParallelEnv(core)
-        obs_space, action_space = (s("port_0") for s in (face.observation_space, face.action_space))
+        first = core.agents[0]
+        obs_space, action_space = (s(first) for s in (face.observation_space, face.action_space))
         if not self.agents_apart:
             obs_space, action_space = (
                 batch_space(space, core.num_agents) for space in (obs_space, action_space)
