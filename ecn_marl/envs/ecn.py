@@ -418,8 +418,8 @@ class EcnEnv:
         check_shape(action, (self.num_agents, *self.action.shape))
         by_port = self.grouping.spread(action)
         ecn = self.action.decode(by_port, self.port_scale(params.sim))
-        *results, info = self.step_ecn(key, state, ecn, params)
-        return *results, self.grouping.info(info, SAME)
+        obs, after, reward, terminated, truncated, info = self.step_ecn(key, state, ecn, params)
+        return obs, after, reward, terminated, truncated, self.grouping.info(info, SAME)
 
     def step_ecn(self, key: jax.Array, state: EnvState, ecn: Ecn, params: EnvParams) -> Step:
         """Like `step`, with thresholds of ports instead of actions of agents.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def table(core: EcnEnv, queue: np.ndarray, ecn: Ecn) -> str:
     """A text table, one line per port: queue, Kmin, Kmax (KB) and Pmax."""
-    agent = core.grouping.spread(np.array(core.agents))
+    agent = [core.agents[i] for i in core.grouping.of_port]
     lines = [f"{'agent':>9}  {'port':<18} {'queue':>9} {'kmin':>9} {'kmax':>9} {'pmax':>6}"]
     for i, name in enumerate(core.sim.topology.port_names):
         low, high = float(ecn.kmin[i]) / KB, float(ecn.kmax[i]) / KB
