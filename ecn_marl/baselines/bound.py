@@ -88,6 +88,9 @@ class BoundPolicy:
         self._sets_thresholds = decides is not Array
         self.make_options: dict[str, Any] = dict(view)
         if self._sets_thresholds:
+            if env.per_queue:
+                allowed = "False for a policy that sets thresholds itself"
+                raise bad_value("per_queue", env.per_queue, allowed)
             self.make_options.pop("action_options", None)
             self.make_options["actions"] = ThresholdsAction.name
             # It reads infos of ports and sets their thresholds, whoever its agents are.

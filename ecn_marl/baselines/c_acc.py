@@ -55,8 +55,9 @@ class CentralACC(DDQN):
         return None
 
     def exchanged_bytes(self, env: PortEnvironment, rows: Sequence[Mapping[str, object]]) -> float:
-        """Bytes that ports send to the centre (features of an interval) and get (a setting)."""
-        numbers = env.num_agents * (env.feature.width + 3)
+        """Bytes that ports send to the centre (features of an interval) and get (settings)."""
+        queues = env.sim.n_classes if env.per_queue else 1
+        numbers = env.num_agents * (env.width + 3 * queues)
         return float(numbers * FLOAT_BYTES * 1e6 / env.interval_us)
 
     def controller(self, actor: PyTree, env: PortEnvironment) -> Controller:

@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from ecn_marl._checks import INT32, TEXT, Each, Whole, check, check_numbers
 from ecn_marl._flags import FLAGGED
 from ecn_marl._types import Leaf
+from ecn_marl.envs import queues
 from ecn_marl.envs import telemetry as tm
 from ecn_marl.envs.actions import BASE_GBPS, ActionCodec, EcnSetting, parse_ecn
 from ecn_marl.envs.agent_checks import check_shape
@@ -114,7 +115,7 @@ class EnvState:
 
     Attributes:
         sim: state of the network.
-        ecn: thresholds in force, bytes, `[P]` each.
+        ecn: thresholds in force, bytes, `[P]` each, with `per_queue` `[P, C]`.
         history: the last k observations of an interval that ports have shown, `[P, k, width]`.
         steps: intervals so far.
         sums: sums for `episode_metrics`.
@@ -163,6 +164,8 @@ class EcnEnv:
         phase_info: whether `info` has the `phase` that every port is in at the start of the next
             interval, for policies that know it.
         agent_kind: `port` or `switch`, see `agents`.
+        per_queue: whether each queue of a port has thresholds of its own, see `queues`; `action`
+            is a `PerQueue` then.
     """
 
     name: str
@@ -180,6 +183,7 @@ class EcnEnv:
     reward_reference: RewardReference | None = None
     phase_info: bool = False
     agent_kind: str = PORT
+    per_queue: bool = False
 
     def __repr__(self) -> str:
         """One line: scenario, agents, and what they see, set and earn."""
@@ -213,7 +217,12 @@ class EcnEnv:
     @property
     def obs_dim(self) -> int:
         """Length of an observation."""
-        return self.feature.obs_dim
+        return self.feature.history * self.width
+
+    @property
+    def width(self) -> int:
+        """Number of features of one interval, those of all queues."""
+        return self.feature.width * (self.sim.n_classes if self.per_queue else 1)
 
     def observation_space(self, params: EnvParams | None = None) -> Space:
         """Space of what `reset` and `step` return, `[A, obs_dim]`; the same for all parameters."""
@@ -226,7 +235,7 @@ class EcnEnv:
     @property
     def state_dim(self) -> int:
         """Length of the global state."""
-        return self.num_agents * self.feature.width
+        return self.num_agents * self.width
 
     @property
     def interval_us(self) -> float:
@@ -321,6 +330,22 @@ class EcnEnv:
         ports = self.sim.topology.ports
         return tuple(names.get(p.peer, "host" if p.kind == "host" else "fabric") for p in ports)
 
+    def features(
+        self, stats: PortStats, ecn: Ecn, scale: FeatureScale
+    ) -> Float[Array, "ports width"]:
+        """Features of an interval; with `per_queue` the rows of a port's queues side by side."""
+        if not self.per_queue:
+            return self.feature.compute(stats, ecn, scale)
+        rows = []
+        for q in range(self.sim.n_classes):
+            own = Ecn(ecn.kmin[:, q], ecn.kmax[:, q], ecn.pmax[:, q])
+            rows.append(self.feature.compute(queues.of_queue(stats, q), own, scale))
+        return jnp.concatenate(rows, -1)
+
+    def wide(self, ecn: Ecn) -> Ecn:
+        """Thresholds as this environment has them: `[P]`, with `per_queue` `[P, C]`."""
+        return queues.for_queues(ecn, self.sim.n_classes) if self.per_queue else ecn
+
     @staticmethod
     def port_scale(sim: SimParams) -> Float[Array, " ports"]:
         """Link rate of every port over 25 Gb/s, `[P]`."""
@@ -369,9 +394,9 @@ class EcnEnv:
             InvalidValue: a parameter out of its range, unless the function is being compiled.
         """
         check_numbers(params)
-        ecn = self.initial.scaled(self.port_scale(params.sim))
+        ecn = self.wide(self.initial.scaled(self.port_scale(params.sim)))
         ecn = self.telemetry.limited(ecn, self.sim.topology)
-        features = self.feature.compute(self.idle_stats(), ecn, params.scale)
+        features = self.features(self.idle_stats(), ecn, params.scale)
         sim = self.sim.init(key, params.sim)
         state = EnvState(
             sim=sim,
@@ -450,7 +475,7 @@ class EcnEnv:
         """Thresholds of the next interval, if these are set now; see `telemetry.act`."""
         if isinstance(ecn, PhaseEcn):
             ecn = ecn.during(self.phase(state, params))
-        return tm.act(self.telemetry, state.telemetry, ecn, self.sim.topology)
+        return tm.act(self.telemetry, state.telemetry, self.wide(ecn), self.sim.topology)
 
     def observed(self, state: EnvState, port_sums: PortSums, ecn: Ecn, params: EnvParams) -> Step:
         """What a step returns after its interval.
@@ -467,7 +492,7 @@ class EcnEnv:
         observed, in_flight = tm.collect(
             options, in_flight, state.steps, self.sim, sim, params.sim, port_sums, stats
         )
-        features = self.feature.compute(observed, ecn, params.scale)
+        features = self.features(observed, ecn, params.scale)
         history, in_flight = tm.see(
             options, in_flight, state.steps, self.interval_us, state.history, features
         )
@@ -480,7 +505,10 @@ class EcnEnv:
             sums=state.sums.with_interval(reward, stats),
             telemetry=in_flight,
         )
-        info = to_info(stats) | {"kmin": ecn.kmin, "kmax": ecn.kmax, "pmax": ecn.pmax}
+        of_ports = queues.for_ports(ecn)
+        info = to_info(stats) | {name: getattr(of_ports, name) for name in queues.THRESHOLDS}
+        if self.per_queue:
+            info |= {f"class_{name}": getattr(ecn, name) for name in queues.THRESHOLDS}
         info["reward"] = reward
         if self.phase_info:
             info[PHASE] = self.phase(next_state, params).astype(reward.dtype)

@@ -15,7 +15,7 @@ from jaxtyping import Array, PyTree
 
 from ecn_marl.envs.actions import ActionCodec, EcnSetting
 from ecn_marl.envs.agents import Agents
-from ecn_marl.envs.features import FeatureSet
+from ecn_marl.envs.features import FeatureScale, FeatureSet
 from ecn_marl.envs.rewards import Reward
 from ecn_marl.envs.telemetry import Telemetry
 from ecn_marl.sim.queues import Ecn
@@ -136,6 +136,14 @@ class PortEnvironment(MeasuredEnvironment, Protocol):
             """Which ports each agent has, see `agents`."""
 
         @property
+        def per_queue(self) -> bool:
+            """Whether each queue of a port has thresholds of its own, see `queues`."""
+
+        @property
+        def width(self) -> int:
+            """Number of features of one interval."""
+
+        @property
         def interval_us(self) -> float:
             """Length of a tuning interval, µs."""
 
@@ -174,6 +182,12 @@ class PortEnvironment(MeasuredEnvironment, Protocol):
 
         def static_ecn(self, setting: str, params: PyTree, /) -> Ecn:
             """Thresholds of a static setting on every port, bytes."""
+
+        def features(self, stats: PortStats, ecn: Ecn, scale: FeatureScale, /) -> Array:
+            """Features of an interval, `[P, width]`."""
+
+        def wide(self, ecn: Ecn, /) -> Ecn:
+            """Thresholds as it has them: `[P]`, or `[P, C]` with `per_queue`."""
 
         def idle_stats(self) -> PortStats:
             """Statistics of an interval without traffic."""

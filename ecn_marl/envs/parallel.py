@@ -34,6 +34,7 @@ from ecn_marl.envs.agent_checks import (
 )
 from ecn_marl.envs.agents import check_ports_act
 from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
+from ecn_marl.envs.queues import for_ports
 from ecn_marl.envs.registry import make
 
 if TYPE_CHECKING:
@@ -360,7 +361,7 @@ class EcnParallelEnv(OwnCopies, ParallelEnv):
 
         if self._state is None:
             raise ResetNeeded("nothing to render: call reset() first")
-        ecn, queue = self._state.ecn, np.asarray(self._state.sim.queue)
+        ecn, queue = for_ports(self._state.ecn), np.asarray(self._state.sim.queue)
         if self.render_mode == "ansi":
             return table(self.core, queue, ecn)
         if self.render_mode == "human" and self._window is not None and not self._window.open:

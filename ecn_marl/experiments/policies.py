@@ -135,11 +135,12 @@ class Named:
 def rule_view(arena: Arena) -> dict[str, Any]:
     """A rule has no view: it acts at the interval that the user asks for, else the scenario's.
 
-    It acts on ports, whoever the agents of the others are.
+    It acts on ports, all queues alike, whatever the agents of the others do.
     """
     every = arena.options.get("interval_us")
     view: dict[str, Any] = {} if every is None else {"interval_us": every}
-    return view | ({"agents": PORT} if "agents" in arena.options else {})
+    plain = {"agents": PORT, "per_queue": False}
+    return view | {name: x for name, x in plain.items() if name in arena.options}
 
 
 class Searched(Named):
@@ -168,7 +169,7 @@ class RandomActions(Named):
 
     def view(self, arena: Arena) -> dict[str, Any]:
         """The interval, and the agents: each draws its own actions."""
-        kept = ("interval_us", "agents")
+        kept = ("interval_us", "agents", "per_queue")
         return {name: arena.options[name] for name in kept if name in arena.options}
 
     def controller(self, env: EcnEnv, arena: Arena) -> AnyController:
@@ -325,7 +326,7 @@ class OwnPolicy(Named):
 
     def view(self, arena: Arena) -> dict[str, Any]:
         """The arena's agents, and its `make_options`."""
-        given = {name: x for name, x in arena.options.items() if name == "agents"}
+        given = {n: arena.options[n] for n in ("agents", "per_queue") if n in arena.options}
         return rule_view(arena) | given | dict(getattr(self.function, "make_options", {}))
 
     def controller(self, env: EcnEnv, arena: Arena) -> AnyController:

@@ -15,6 +15,7 @@ from jaxtyping import Array, PyTree
 from ecn_marl._errors import bad_value
 from ecn_marl.envs.features import fill, flatten, push
 from ecn_marl.envs.interface import PortEnvironment
+from ecn_marl.envs.queues import THRESHOLDS
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.stats import from_info
 
@@ -71,8 +72,8 @@ class StatefulPolicy:
     def init(self) -> Memory:
         """Memory at the start of an episode."""
         env = self.env
-        ecn = env.initial.scaled(self.scale)
-        ports = env.feature.compute(env.idle_stats(), ecn, self.params.scale)
+        ecn = env.wide(env.initial.scaled(self.scale))
+        ports = env.features(env.idle_stats(), ecn, self.params.scale)
         features = env.grouping.mean(ports)
         return self._next(self.algorithm.start(env.num_agents), fill(features, env.feature.history))
 
@@ -84,8 +85,9 @@ class StatefulPolicy:
         """Decide from the statistics of an interval, the `info` of `step_ecn`."""
         env = self.env
         stats = from_info(info)
-        ecn = Ecn(info["kmin"], info["kmax"], info["pmax"])
-        ports = env.feature.compute(stats, ecn, self.params.scale)
+        prefix = "class_" if env.per_queue else ""
+        ecn = Ecn(*(info[prefix + name] for name in THRESHOLDS))
+        ports = env.features(stats, ecn, self.params.scale)
         history = push(memory.history, env.grouping.mean(ports))
         agents = env.grouping.info(info)
         return self._next(self.algorithm.watch(memory.policy, agents["reward"], agents), history)

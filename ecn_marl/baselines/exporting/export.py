@@ -46,6 +46,8 @@ def export_policy(
         ValueError: a policy that is not one network from a port's observation to its action.
     """
     check_ports_act(env, "a policy to be exported")
+    if env.per_queue:
+        raise bad_value("per_queue", env.per_queue, "False for a policy to be exported")
     if activation not in ACTIVATIONS:
         raise unknown_name("activation", activation, ACTIVATIONS)
     layers = _dense_layers(actor)

@@ -280,7 +280,11 @@ class EcnVectorEnv(OwnCopies, VectorEnv):
         if not reported.any():
             return {}
         mask = self._flags(reported)
-        columns = {k: self._rows(np.where(reported[:, None], v, 0)) for k, v in info.items()}
+
+        def masked(x: np.ndarray) -> np.ndarray:
+            return np.where(reported.reshape(-1, *(1,) * (x.ndim - 1)), x, 0)
+
+        columns = {k: self._rows(masked(v)) for k, v in info.items()}
         return {f"{m}{k}": mask.copy() if m else v for k, v in columns.items() for m in ("", "_")}
 
     def _rows(self, x: np.ndarray) -> np.ndarray:
