@@ -88,15 +88,21 @@ class BoundPolicy:
         self._sets_thresholds = decides is not Array
         self.make_options: dict[str, Any] = dict(view)
         if self._sets_thresholds:
+            if env.per_queue:
+                allowed = "False for a policy that sets thresholds itself"
+                raise bad_value("per_queue", env.per_queue, allowed)
             self.make_options.pop("action_options", None)
             self.make_options["actions"] = ThresholdsAction.name
+            # It reads infos of ports and sets their thresholds, whoever its agents are.
+            self.make_options.pop("agents", None)
+            self._agents = env.sim.topology.n_ports
         if self._knows_phase:
             self.make_options["counts"] = (*self.make_options.get("counts", ()), PHASE)
         self.reset()
 
     def __repr__(self) -> str:
         """One line: its name, and what it needs."""
-        return f"<BoundPolicy {self.named.name}: {self._agents} ports, needs {self.make_options}>"
+        return f"<BoundPolicy {self.named.name}: {self._agents} agents, needs {self.make_options}>"
 
     def init(self) -> State:
         """State at the start of an episode. An oracle must `observe` the first phase, too."""

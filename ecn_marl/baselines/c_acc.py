@@ -20,6 +20,7 @@ from ecn_marl.baselines.evaluation.episodes import Controller
 from ecn_marl.baselines.evaluation.merit import Greedy
 from ecn_marl.baselines.rl.tiers import Tiers, port_tiers
 from ecn_marl.baselines.training.trainer import FLOAT_BYTES, Network
+from ecn_marl.envs.agents import check_ports_act
 from ecn_marl.envs.interface import PortEnvironment
 
 
@@ -54,8 +55,9 @@ class CentralACC(DDQN):
         return None
 
     def exchanged_bytes(self, env: PortEnvironment, rows: Sequence[Mapping[str, object]]) -> float:
-        """Bytes that ports send to the centre (features of an interval) and get (a setting)."""
-        numbers = env.num_agents * (env.feature.width + 3)
+        """Bytes that ports send to the centre (features of an interval) and get (settings)."""
+        queues = env.sim.n_classes if env.per_queue else 1
+        numbers = env.num_agents * (env.width + 3 * queues)
         return float(numbers * FLOAT_BYTES * 1e6 / env.interval_us)
 
     def controller(self, actor: PyTree, env: PortEnvironment) -> Controller:
@@ -83,6 +85,11 @@ class Central(Greedy):
 
 
 def central_view(env: PortEnvironment) -> Tiers:
-    """The environment of a central controller."""
+    """The environment of a central controller.
+
+    Raises:
+        ValueError: agents of the environment are switches.
+    """
+    check_ports_act(env, "c-acc, which decides for all ports of a tier")
     tier = getattr(env, "tiers", None)
     return Tiers(env, tuple(port_tiers(env.sim.topology) if tier is None else tier))

@@ -66,10 +66,12 @@ def phase_names(env: Environment) -> tuple[str, ...]:
 
 
 def port_groups(env: Environment) -> tuple[str, ...]:
-    """Name of every port's group, `[A]`; all are in one if the environment names none."""
-    groups = tuple(getattr(env, "port_groups", ()) or ("all",) * env.num_agents)
-    if len(groups) != env.num_agents:
-        raise bad_value("port_groups", groups, f"one name for each of {env.num_agents} ports")
+    """Name of every port's group, `[P]`; all are in one if the environment names none."""
+    agents = getattr(env, "grouping", None)
+    ports = env.num_agents if agents is None else len(agents.of_port)
+    groups = tuple(getattr(env, "port_groups", ()) or ("all",) * ports)
+    if len(groups) != ports:
+        raise bad_value("port_groups", groups, f"one name for each of {ports} ports")
     return groups
 
 
@@ -142,7 +144,7 @@ class Rule:
             settings: the settings.
         """
         scale = env.port_scale(params.sim)
-        self.agents: int = env.num_agents
+        self.none = jnp.zeros_like(scale)
         self.per_count = COUNT_US / float(env.interval_us)
         self.limit = settings.limit
         self.deep, self.shallow = (
@@ -152,7 +154,7 @@ class Rule:
 
     def init(self) -> Float[Array, " agents"]:
         """Memory at the start of an episode: no flow began."""
-        return jnp.zeros((self.agents,), jnp.float32)
+        return self.none
 
     def __call__(self, key: jax.Array, obs: jax.Array, memory: Float[Array, " agents"]) -> Ecn:
         """The thresholds for the decaying mean of flows so far."""

@@ -3,6 +3,9 @@
 In each tuning interval an agent observes the last intervals of its port, sets (Kmin, Kmax, Pmax),
 and earns a reward, see `rewards`. Everything is an array with a leading axis of agents. `reset` and
 `step` are pure and work under `jit`, `vmap` (over environments and parameters) and `scan`.
+
+With `agent_kind="switch"` every switch is an agent, see `agents`: `[A]` is then an axis of switches
+in observations, actions, rewards, ends and the `info` of `step`, and `[P]` one of ports.
 """
 
 from __future__ import annotations
@@ -20,9 +23,11 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from ecn_marl._checks import INT32, TEXT, Each, Whole, check, check_numbers
 from ecn_marl._flags import FLAGGED
 from ecn_marl._types import Leaf
+from ecn_marl.envs import queues
 from ecn_marl.envs import telemetry as tm
 from ecn_marl.envs.actions import BASE_GBPS, ActionCodec, EcnSetting, parse_ecn
 from ecn_marl.envs.agent_checks import check_shape
+from ecn_marl.envs.agents import PORT, Agents, agents_of
 from ecn_marl.envs.episode_sums import EpisodeSums, port_metrics
 from ecn_marl.envs.features import FeatureScale, FeatureSet, fill, flatten
 from ecn_marl.envs.reward_reference import RewardReference
@@ -49,6 +54,9 @@ PHASE = "phase"
 
 FLOWLETS = ("flowlets", "flowlets_kept")
 """Further accounts where `load_balancing` is `flowlet`."""
+
+SAME = (*ACCOUNTS, *FLOWLETS, FLAGGED)
+"""Entries of `info` that are the same for all ports."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +115,8 @@ class EnvState:
 
     Attributes:
         sim: state of the network.
-        ecn: thresholds in force, bytes, `[A]` each.
-        history: the last k observations of an interval that agents have seen, `[A, k, width]`.
+        ecn: thresholds in force, bytes, `[P]` each, with `per_queue` `[P, C]`.
+        history: the last k observations of an interval that ports have shown, `[P, k, width]`.
         steps: intervals so far.
         sums: sums for `episode_metrics`.
         telemetry: observations and thresholds that are delayed; None without such options.
@@ -155,6 +163,9 @@ class EcnEnv:
         reward_reference: what rewards are relative to, None for nothing.
         phase_info: whether `info` has the `phase` that every port is in at the start of the next
             interval, for policies that know it.
+        agent_kind: `port` or `switch`, see `agents`.
+        per_queue: whether each queue of a port has thresholds of its own, see `queues`; `action`
+            is a `PerQueue` then.
     """
 
     name: str
@@ -171,30 +182,47 @@ class EcnEnv:
     telemetry: tm.Telemetry = field(default_factory=tm.Telemetry)
     reward_reference: RewardReference | None = None
     phase_info: bool = False
+    agent_kind: str = PORT
+    per_queue: bool = False
 
     def __repr__(self) -> str:
         """One line: scenario, agents, and what they see, set and earn."""
         sees = f"{self.obs_dim} numbers ({self.feature.name}, history {self.feature.history})"
         return (
-            f"<{type(self).__name__} {self.name}: {self.num_agents} ports of "
+            f"<{type(self).__name__} {self.name}: {self._who} of "
             f"{self.sim.topology.name}, {sees}, {self.action.name} actions, reward "
             f"{self.reward.name}, {self.horizon} intervals of {self.interval_us:g} µs>"
         )
 
     @property
+    def _who(self) -> str:
+        """Number and kind of the agents."""
+        return f"{self.num_agents} {'ports' if self.agent_kind == PORT else 'switches'}"
+
+    @cached_property
+    def grouping(self) -> Agents:
+        """Which ports each agent has."""
+        return agents_of(self.agent_kind, self.sim.topology)
+
+    @property
     def num_agents(self) -> int:
-        """Number of agents A, the switch egress ports."""
-        return self.sim.topology.n_ports
+        """Number of agents A, the switch egress ports (or the switches, see `agents`)."""
+        return self.grouping.n
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """Names of the agents: `port_0`, `port_1`, …."""
-        return tuple(f"port_{i}" for i in range(self.num_agents))
+        """Names of the agents: `port_0`, `port_1`, …, or `switch_0`, `switch_1`, …."""
+        return self.grouping.names
 
     @property
     def obs_dim(self) -> int:
         """Length of an observation."""
-        return self.feature.obs_dim
+        return self.feature.history * self.width
+
+    @property
+    def width(self) -> int:
+        """Number of features of one interval, those of all queues."""
+        return self.feature.width * (self.sim.n_classes if self.per_queue else 1)
 
     def observation_space(self, params: EnvParams | None = None) -> Space:
         """Space of what `reset` and `step` return, `[A, obs_dim]`; the same for all parameters."""
@@ -207,7 +235,7 @@ class EcnEnv:
     @property
     def state_dim(self) -> int:
         """Length of the global state."""
-        return self.num_agents * self.feature.width
+        return self.num_agents * self.width
 
     @property
     def interval_us(self) -> float:
@@ -282,29 +310,45 @@ class EcnEnv:
         timelines = [getattr(source, "timeline", None) for source in self.sim.traffic]
         return next((timeline for timeline in timelines if timeline is not None), None)
 
-    def phase(self, state: EnvState, params: PyTree) -> Int[Array, " agents"]:
-        """Index of the phase that every port is in at the start of the next interval, `[A]`.
+    def phase(self, state: EnvState, params: PyTree) -> Int[Array, " ports"]:
+        """Index of the phase that every port is in at the start of the next interval, `[P]`.
 
         Ports to the hosts of a group are in the group's phase, all others in the timeline's.
         """
         del params
         timeline, clock = self._timeline, clock_of(self.sim.traffic, state.sim.traffic)
         if timeline is None or clock is None:
-            return jnp.zeros((self.num_agents,), jnp.int32)
+            return jnp.zeros((self.sim.topology.n_ports,), jnp.int32)
         shift = {host: group.shift for group in self.host_groups for host in group.hosts}
         behind = np.array([shift.get(p.peer, 0) for p in self.sim.topology.ports], np.int32)
         return ((clock.index - behind) % timeline.n_phases).astype(jnp.int32)
 
     @property
     def port_groups(self) -> tuple[str, ...]:
-        """Group of every port: that of its host, else its kind (`host`, `fabric`); length A."""
+        """Group of every port: that of its host, else its kind (`host`, `fabric`); length P."""
         names = {host: group.name for group in self.host_groups for host in group.hosts}
         ports = self.sim.topology.ports
         return tuple(names.get(p.peer, "host" if p.kind == "host" else "fabric") for p in ports)
 
+    def features(
+        self, stats: PortStats, ecn: Ecn, scale: FeatureScale
+    ) -> Float[Array, "ports width"]:
+        """Features of an interval; with `per_queue` the rows of a port's queues side by side."""
+        if not self.per_queue:
+            return self.feature.compute(stats, ecn, scale)
+        rows = []
+        for q in range(self.sim.n_classes):
+            own = Ecn(ecn.kmin[:, q], ecn.kmax[:, q], ecn.pmax[:, q])
+            rows.append(self.feature.compute(queues.of_queue(stats, q), own, scale))
+        return jnp.concatenate(rows, -1)
+
+    def wide(self, ecn: Ecn) -> Ecn:
+        """Thresholds as this environment has them: `[P]`, with `per_queue` `[P, C]`."""
+        return queues.for_queues(ecn, self.sim.n_classes) if self.per_queue else ecn
+
     @staticmethod
-    def port_scale(sim: SimParams) -> Float[Array, " agents"]:
-        """Link rate of every port over 25 Gb/s, `[A]`."""
+    def port_scale(sim: SimParams) -> Float[Array, " ports"]:
+        """Link rate of every port over 25 Gb/s, `[P]`."""
         return jnp.asarray(sim.net.port_rate, jnp.float32) / (BASE_GBPS * GBPS)
 
     def static_ecn(self, setting: str, params: EnvParams) -> Ecn:
@@ -323,9 +367,9 @@ class EcnEnv:
         """Statistics of an interval without traffic, as before the first one."""
         return idle(self.sim)
 
-    def port_info(self, agent: int) -> dict[str, str | float]:
-        """Switch, peer, rate (Gb/s) and kind of an agent's port."""
-        port = self.sim.topology.ports[agent]
+    def port_info(self, number: int) -> dict[str, str | float]:
+        """Switch, peer, rate (Gb/s) and kind of a port."""
+        port = self.sim.topology.ports[number]
         return {
             "name": port.name,
             "switch": port.switch,
@@ -350,19 +394,19 @@ class EcnEnv:
             InvalidValue: a parameter out of its range, unless the function is being compiled.
         """
         check_numbers(params)
-        ecn = self.initial.scaled(self.port_scale(params.sim))
+        ecn = self.wide(self.initial.scaled(self.port_scale(params.sim)))
         ecn = self.telemetry.limited(ecn, self.sim.topology)
-        features = self.feature.compute(self.idle_stats(), ecn, params.scale)
+        features = self.features(self.idle_stats(), ecn, params.scale)
         sim = self.sim.init(key, params.sim)
         state = EnvState(
             sim=sim,
             ecn=ecn,
             history=fill(features, self.feature.history),
             steps=jnp.zeros((), jnp.int32),
-            sums=EpisodeSums.start(self.num_agents, self.sim.n_classes),
+            sums=EpisodeSums.start(self.sim.topology.n_ports, self.sim.n_classes),
             telemetry=tm.start(self.telemetry, self.sim, sim, params.sim, ecn, features),
         )
-        return flatten(state.history), state
+        return flatten(self.grouping.mean(state.history)), state
 
     def reset_info(self, state: EnvState, params: EnvParams) -> dict[str, Array]:
         """What the faces return as infos of a reset: the `phase` if it was asked for, else nothing.
@@ -397,17 +441,23 @@ class EcnEnv:
             and the episode's `accounts` so far, the same for all agents.
         """
         check_shape(action, (self.num_agents, *self.action.shape))
-        ecn = self.action.decode(action, self.port_scale(params.sim))
-        return self.step_ecn(key, state, ecn, params)
+        by_port = self.grouping.spread(action)
+        ecn = self.action.decode(by_port, self.port_scale(params.sim))
+        obs, after, reward, terminated, truncated, info = self.step_ecn(key, state, ecn, params)
+        return obs, after, reward, terminated, truncated, self.grouping.info(info, SAME)
 
     def step_ecn(self, key: jax.Array, state: EnvState, ecn: Ecn, params: EnvParams) -> Step:
-        """Like `step`, with thresholds instead of actions.
+        """Like `step`, with thresholds of ports instead of actions of agents.
 
         Args:
             key: unused.
             state: state of the episode.
-            ecn: thresholds, bytes, `[A]` each, or a `PhaseEcn`.
+            ecn: thresholds, bytes, `[P]` each, or a `PhaseEcn`.
             params: parameters.
+
+        Returns:
+            What `step` returns. `info` is that of the ports, `[P]`, whoever the agents are: rules
+            in the switch read it.
         """
         del key
         bare = replace(state, sim=self.sim.traceable(state.sim))
@@ -425,7 +475,7 @@ class EcnEnv:
         """Thresholds of the next interval, if these are set now; see `telemetry.act`."""
         if isinstance(ecn, PhaseEcn):
             ecn = ecn.during(self.phase(state, params))
-        return tm.act(self.telemetry, state.telemetry, ecn, self.sim.topology)
+        return tm.act(self.telemetry, state.telemetry, self.wide(ecn), self.sim.topology)
 
     def observed(self, state: EnvState, port_sums: PortSums, ecn: Ecn, params: EnvParams) -> Step:
         """What a step returns after its interval.
@@ -442,7 +492,7 @@ class EcnEnv:
         observed, in_flight = tm.collect(
             options, in_flight, state.steps, self.sim, sim, params.sim, port_sums, stats
         )
-        features = self.feature.compute(observed, ecn, params.scale)
+        features = self.features(observed, ecn, params.scale)
         history, in_flight = tm.see(
             options, in_flight, state.steps, self.interval_us, state.history, features
         )
@@ -455,7 +505,10 @@ class EcnEnv:
             sums=state.sums.with_interval(reward, stats),
             telemetry=in_flight,
         )
-        info = to_info(stats) | {"kmin": ecn.kmin, "kmax": ecn.kmax, "pmax": ecn.pmax}
+        of_ports = queues.for_ports(ecn)
+        info = to_info(stats) | {name: getattr(of_ports, name) for name in queues.THRESHOLDS}
+        if self.per_queue:
+            info |= {f"class_{name}": getattr(ecn, name) for name in queues.THRESHOLDS}
         info["reward"] = reward
         if self.phase_info:
             info[PHASE] = self.phase(next_state, params).astype(reward.dtype)
@@ -464,12 +517,13 @@ class EcnEnv:
             info[name] = jnp.broadcast_to(count, reward.shape).astype(reward.dtype)
         terminated = jnp.zeros((self.num_agents,), bool)
         truncated = jnp.broadcast_to(steps >= params.max_steps, terminated.shape)
-        return flatten(history), next_state, reward, terminated, truncated, info
+        obs = flatten(self.grouping.mean(history))
+        return obs, next_state, self.grouping.mean(reward), terminated, truncated, info
 
     def global_state(self, state: EnvState, params: EnvParams) -> Float[Array, " state"]:
         """The last observation that each agent saw, `[state_dim]`, for centralised critics."""
         del params
-        return state.history[:, -1].reshape(-1)
+        return self.grouping.mean(state.history[:, -1]).reshape(-1)
 
     def accounts(self, sim: SimState, params: EnvParams) -> dict[str, Array]:
         """Counts of the flows and bytes of the episode so far; scalars, of the whole network.

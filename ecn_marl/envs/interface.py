@@ -14,7 +14,8 @@ import jax
 from jaxtyping import Array, PyTree
 
 from ecn_marl.envs.actions import ActionCodec, EcnSetting
-from ecn_marl.envs.features import FeatureSet
+from ecn_marl.envs.agents import Agents
+from ecn_marl.envs.features import FeatureScale, FeatureSet
 from ecn_marl.envs.rewards import Reward
 from ecn_marl.envs.telemetry import Telemetry
 from ecn_marl.sim.queues import Ecn
@@ -123,6 +124,26 @@ class PortEnvironment(MeasuredEnvironment, Protocol):
             """Delay, period and precision of observations and actions."""
 
         @property
+        def agent_kind(self) -> str:
+            """`port` or `switch`."""
+
+        @property
+        def agents(self) -> tuple[str, ...]:
+            """Names of the agents."""
+
+        @property
+        def grouping(self) -> Agents:
+            """Which ports each agent has, see `agents`."""
+
+        @property
+        def per_queue(self) -> bool:
+            """Whether each queue of a port has thresholds of its own, see `queues`."""
+
+        @property
+        def width(self) -> int:
+            """Number of features of one interval."""
+
+        @property
         def interval_us(self) -> float:
             """Length of a tuning interval, µs."""
 
@@ -136,7 +157,7 @@ class PortEnvironment(MeasuredEnvironment, Protocol):
 
         @property
         def port_groups(self) -> tuple[str, ...]:
-            """Group of every port, length A."""
+            """Group of every port, length P."""
 
         @property
         def default_params(self) -> PyTree:
@@ -148,10 +169,10 @@ class PortEnvironment(MeasuredEnvironment, Protocol):
         def step_ecn(
             self, key: jax.Array, state: PyTree, ecn: Ecn, params: PyTree, /
         ) -> StepResult:
-            """Like `step`, with thresholds (bytes, `[A]` each) instead of actions."""
+            """Like `step`, with thresholds and `info` of ports (bytes, `[P]` each)."""
 
         def phase(self, state: PyTree, params: PyTree, /) -> Array:
-            """Index of the phase that every port is in, `[A]`."""
+            """Index of the phase that every port is in, `[P]`."""
 
         def global_state(self, state: PyTree, params: PyTree, /) -> Array:
             """The global state, `[state_dim]`."""
@@ -162,8 +183,14 @@ class PortEnvironment(MeasuredEnvironment, Protocol):
         def static_ecn(self, setting: str, params: PyTree, /) -> Ecn:
             """Thresholds of a static setting on every port, bytes."""
 
+        def features(self, stats: PortStats, ecn: Ecn, scale: FeatureScale, /) -> Array:
+            """Features of an interval, `[P, width]`."""
+
+        def wide(self, ecn: Ecn, /) -> Ecn:
+            """Thresholds as it has them: `[P]`, or `[P, C]` with `per_queue`."""
+
         def idle_stats(self) -> PortStats:
             """Statistics of an interval without traffic."""
 
-        def port_info(self, agent: int, /) -> dict[str, str | float]:
-            """Switch, peer, rate (Gb/s) and kind of an agent's port."""
+        def port_info(self, number: int, /) -> dict[str, str | float]:
+            """Switch, peer, rate (Gb/s) and kind of a port."""

@@ -25,8 +25,16 @@ from ecn_marl._copies import OwnCopies
 from ecn_marl._errors import bad_value
 from ecn_marl._fork import check_process
 from ecn_marl._programs import Programs
-from ecn_marl.envs.agent_checks import check_actions, key_words, reset_options, space_of
+from ecn_marl.envs.agent_checks import (
+    agent_range,
+    check_actions,
+    key_words,
+    reset_options,
+    space_of,
+)
+from ecn_marl.envs.agents import check_ports_act
 from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
+from ecn_marl.envs.queues import for_ports
 from ecn_marl.envs.registry import make
 
 if TYPE_CHECKING:
@@ -92,6 +100,8 @@ PROGRAMS = Programs(_compile)
 class EcnParallelEnv(OwnCopies, ParallelEnv):
     """A `ParallelEnv` whose agents are switch egress ports: `port_0`, `port_1` and so on.
 
+    With `agents="switch"` they are switches, `switch_0` and so on; `core.grouping` has their ports.
+
     All agents act in every step, and all are truncated together at the last one. `reset(seed=s)`
     starts a stream of episodes; resets without a seed continue it. An environment that was never
     seeded draws its seed from the operating system. Copies and pickles continue where the original
@@ -114,10 +124,13 @@ class EcnParallelEnv(OwnCopies, ParallelEnv):
         """Wrap a functional environment.
 
         Raises:
-            ValueError: unknown render mode, or `max_cycles` is no integer above 0.
+            ValueError: unknown render mode, one that draws ports while agents are switches, or
+                `max_cycles` is no integer above 0.
         """
         if render_mode is not None and render_mode not in RENDER_MODES:
             raise bad_value("render_mode", render_mode, f"one of {', '.join(RENDER_MODES)} or None")
+        if render_mode in ("human", "rgb_array"):
+            check_ports_act(core, f"render_mode={render_mode!r} (else ansi), which draws ports")
         self.core = core
         self.render_mode = render_mode
         self.max_cycles = core.horizon if max_cycles is None else max_cycles
@@ -144,8 +157,9 @@ class EcnParallelEnv(OwnCopies, ParallelEnv):
         """One line: scenario, agents, and the spaces of one."""
         last = self.possible_agents[-1]
         return (
-            f"<{type(self).__name__} {self.core.name}: port_0 … {last}, observations "
-            f"({self.core.obs_dim},), actions {self.action_spaces[last]}, {self.max_cycles} steps>"
+            f"<{type(self).__name__} {self.core.name}: {agent_range(self.possible_agents)}, "
+            f"observations ({self.core.obs_dim},), actions {self.action_spaces[last]}, "
+            f"{self.max_cycles} steps>"
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -179,10 +193,11 @@ class EcnParallelEnv(OwnCopies, ParallelEnv):
         """Name, switch, peer, rate (Gb/s) and kind of an agent's port.
 
         Raises:
-            ValueError: unknown agent.
+            ValueError: unknown agent, or agents are switches (see `core.grouping.ports`).
         """
+        check_ports_act(self.core, "port_info; core.grouping.ports(i) has those of switch_i")
         if agent not in self._index:
-            raise bad_value("agent", agent, f"port_0 … port_{len(self._index) - 1}")
+            raise bad_value("agent", agent, agent_range(self.possible_agents))
         return self.core.port_info(self._index[agent])
 
     def reset(
@@ -252,9 +267,9 @@ class EcnParallelEnv(OwnCopies, ParallelEnv):
 
         Returns:
             Observations, rewards, terminations (always False), truncations and infos. Infos hold
-            the `info` of `EcnEnv.step` for every port, as floats: among others `queue_mean` (bytes,
-            time mean), `utilisation`, `paused` (share of the interval), and `kmin`, `kmax` (bytes)
-            and `pmax`, the thresholds that the action set.
+            the `info` of `EcnEnv.step` for every agent, as floats: among others `queue_mean`
+            (bytes, time mean), `utilisation`, `paused` (share of the interval), and `kmin`, `kmax`
+            (bytes) and `pmax`, the thresholds that the action set.
 
         Raises:
             ResetNeeded: no episode is running.
@@ -346,7 +361,7 @@ class EcnParallelEnv(OwnCopies, ParallelEnv):
 
         if self._state is None:
             raise ResetNeeded("nothing to render: call reset() first")
-        ecn, queue = self._state.ecn, np.asarray(self._state.sim.queue)
+        ecn, queue = for_ports(self._state.ecn), np.asarray(self._state.sim.queue)
         if self.render_mode == "ansi":
             return table(self.core, queue, ecn)
         if self.render_mode == "human" and self._window is not None and not self._window.open:

@@ -233,7 +233,7 @@ class PhasedEnv(EcnEnv):
         """Names of the phases."""
         return tuple(phase.name for phase in self.phases)
 
-    def phase(self, state: EnvState, params: PyTree) -> Int[Array, " agents"]:
+    def phase(self, state: EnvState, params: PyTree) -> Int[Array, " ports"]:
         """Index of the phase that the next tuning interval belongs to, the same for all ports."""
         n = len(self.phases)
         slot = state.steps // params.phase_steps
@@ -241,7 +241,7 @@ class PhasedEnv(EcnEnv):
         # state need not hold it.
         draws = hash_bits(state.sim.seed, slot // n * n + jnp.arange(n), Stream.PHASE_ORDER)
         phase_index = jnp.argsort(draws)[slot % n].astype(jnp.int32)
-        return jnp.broadcast_to(phase_index, (self.num_agents,))
+        return jnp.broadcast_to(phase_index, (self.sim.topology.n_ports,))
 
     def at(self, params: PyTree, phase: Int[Array, ""]) -> PhasedParams:
         """The parameters that hold during a phase."""

@@ -9,13 +9,15 @@ from importlib import import_module
 from os import PathLike, fspath
 from typing import Any
 
-from ecn_marl._checks import Kind, Real, check_value
+from ecn_marl._checks import Flag, Kind, Real, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._registry import Registry
 from ecn_marl.envs.actions import ACTIONS, ActionCodec, action_codec, parse_ecn
+from ecn_marl.envs.agents import PORT
 from ecn_marl.envs.ecn import PHASE, EcnEnv
 from ecn_marl.envs.features import Columns, FeatureSet, check_features, feature_set
 from ecn_marl.envs.phases import PhasedEnv
+from ecn_marl.envs.queues import PerQueue
 from ecn_marl.envs.recorded import recorded
 from ecn_marl.envs.resolve import (
     same_time,
@@ -118,6 +120,8 @@ def make(
     *,
     features: FeatureSet | Columns | None = None,
     actions: str | ActionCodec = "multidiscrete",
+    agents: str = PORT,
+    per_queue: bool = False,
     reward: str | Reward | None = None,
     history: int | None = None,
     load: float | None = None,
@@ -142,6 +146,10 @@ def make(
             `ports`, `flows`; features with commas between them, such as `queue,flows_begun`; a
             tuple of these; or a feature set. See `features.feature_set`. None for the scenario's.
         actions: `multidiscrete`, `discrete`, `box`, `thresholds` (bytes, for rules), or a codec.
+        agents: who acts: `port`, every egress port, or `switch`, every switch for all its ports
+            (PET, §4.1.2): it observes and earns means over them, see `envs.agents`.
+        per_queue: whether an agent sees and sets each queue of a port (PET, §4.5.2), see
+            `envs.queues`. Scenarios with traffic classes have several queues at a port.
         reward: `slowdown`, `slowdown-shaped`, `acc`, `pet`, `haecn`, or a reward. None for the
             scenario's.
         history: intervals per observation (else that of the feature set).
@@ -193,6 +201,8 @@ def make(
     telemetry_options = with_delay(Telemetry.of(telemetry), decision_delay_us)
     telemetry_options.check(spec.interval_us, spec.max_steps)
     is_list = isinstance(counts, list | tuple)
+    if is_list and PHASE in counts and agents != PORT:
+        raise bad_value("counts", PHASE, f"none with agents={agents!r}: a phase is a port's")
     asked = tuple(name for name in counts if name != PHASE) if is_list else counts
     counted = (*counters("counts", asked), *columns.needs, *telemetry_options.needs)
     options = _weights(spec) | spec.reward_options
@@ -200,11 +210,18 @@ def make(
     reward_rule = reward_function(spec.reward if reward is None else reward, credit)
     reference = _reference(scenario, spec, telemetry_options, reward_rule, options)
     env_class = partial(PhasedEnv, phases=spec.phases, phase_steps=spec.phase_steps)
+    check_value("per_queue", per_queue, Flag())
+    codec = action_codec(actions, **_options_for(actions, spec.action_options))
+    if per_queue:
+        if len(spec.classes) < 2:
+            allowed = "False in a scenario whose ports have one queue (no traffic classes)"
+            raise bad_value("per_queue", per_queue, allowed)
+        codec = PerQueue(codec, len(spec.classes))
     env: EcnEnv = (env_class if spec.phases else EcnEnv)(
         name=scenario if isinstance(scenario, str) else "custom",
         sim=_on(backend, _simulator(spec, counted, reward_rule.accrues)),
         feature=columns,
-        action=action_codec(actions, **_options_for(actions, spec.action_options)),
+        action=codec,
         reward=reward_rule,
         initial=parse_ecn(spec.initial),
         horizon=spec.max_steps,
@@ -215,7 +232,10 @@ def make(
         telemetry=telemetry_options,
         reward_reference=reference,
         phase_info=is_list and PHASE in counts,
+        agent_kind=agents,
+        per_queue=per_queue,
     )
+    _ = env.grouping  # an unknown kind is an error here
     if spec.failing:
         _ = env.default_params  # a share or time out of range is an error here, not at reset
     check_features(columns, env.sim)
@@ -318,11 +338,11 @@ def _reference(
     return find_reference(reference, scenario, spec, telemetry, reward, options)
 
 
-OPTIONS = ("history", "load", "delay_us", "link_gbps", "uplink_gbps")
-"""Options of `make` that are no fields of a scenario and can be given as numbers."""
+OPTIONS = ("history", "load", "delay_us", "link_gbps", "uplink_gbps", "agents", "per_queue")
+"""Options of `make` that are no fields of a scenario and can be given as numbers or words."""
 
-VIEW = ("features", "actions", "history", "action_options", "interval_us")
-"""Options of `make` that belong to a learner: what it sees and sets, and how often."""
+VIEW = ("features", "actions", "history", "action_options", "interval_us", "agents", "per_queue")
+"""Options of `make` that belong to a learner: what it sees and sets, how often, and for whom."""
 
 
 def out_of_view(scenario: str, options: Mapping[str, Any]) -> dict[str, Any]:

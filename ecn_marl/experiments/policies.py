@@ -38,6 +38,7 @@ from ecn_marl.baselines.search import Effort, SearchResult
 from ecn_marl.baselines.static import PREFIX, Static
 from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.envs.actions import STATIC_ECN, parse_ecn
+from ecn_marl.envs.agents import PORT
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import FLUID, VIEW, in_view, make, out_of_view
 from ecn_marl.experiments import searches
@@ -132,9 +133,14 @@ class Named:
 
 
 def rule_view(arena: Arena) -> dict[str, Any]:
-    """A rule has no view: it acts at the interval that the user asks for, else the scenario's."""
+    """A rule has no view: it acts at the interval that the user asks for, else the scenario's.
+
+    It acts on ports, all queues alike, whatever the agents of the others do.
+    """
     every = arena.options.get("interval_us")
-    return {} if every is None else {"interval_us": every}
+    view: dict[str, Any] = {} if every is None else {"interval_us": every}
+    plain = {"agents": PORT, "per_queue": False}
+    return view | {name: x for name, x in plain.items() if name in arena.options}
 
 
 class Searched(Named):
@@ -160,6 +166,11 @@ class Searched(Named):
 
 class RandomActions(Named):
     """`random`."""
+
+    def view(self, arena: Arena) -> dict[str, Any]:
+        """The interval, and the agents: each draws its own actions."""
+        kept = ("interval_us", "agents", "per_queue")
+        return {name: arena.options[name] for name in kept if name in arena.options}
 
     def controller(self, env: EcnEnv, arena: Arena) -> AnyController:
         """Random actions."""
@@ -314,8 +325,9 @@ class OwnPolicy(Named):
     number_of_arguments: int = 1
 
     def view(self, arena: Arena) -> dict[str, Any]:
-        """Its `make_options`."""
-        return rule_view(arena) | dict(getattr(self.function, "make_options", {}))
+        """The arena's agents, and its `make_options`."""
+        given = {n: arena.options[n] for n in ("agents", "per_queue") if n in arena.options}
+        return rule_view(arena) | given | dict(getattr(self.function, "make_options", {}))
 
     def controller(self, env: EcnEnv, arena: Arena) -> AnyController:
         """It, as a controller."""

@@ -121,10 +121,10 @@ class Recipe:
 
 
 OPTIONS = (
-    *("features", "history", "actions", "action_options", "interval_us"),
+    *("features", "history", "actions", "action_options", "interval_us", "agents", "per_queue"),
     *("reward", "credit", "reward_options"),
 )
-"""Options of `make` that a recipe may set: features, actions, interval and reward."""
+"""Options of `make` that a recipe may set: features, actions, interval, agents and reward."""
 
 INTERVAL_US = 250.0
 """Time between decisions of every learner, µs: three of the longest round trips, 84 µs each. ACC

@@ -94,6 +94,7 @@ LANE = np.dtype(
         ("stopped", "?"),  # that switch has sent a PAUSE
         ("area", "f8"),  # byte ps since the interval began
         ("sent", "i8"),
+        ("marked", "i8"),  # bytes
     ]
 )
 

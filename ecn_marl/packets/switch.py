@@ -273,6 +273,7 @@ def dequeue(net: Network, link: int, came_by: int, lane: int, now: int) -> int:
         if chance > 0.0 and (chance >= 1.0 or coin(net.clock) < chance):
             p.marked = True
             count.marked += p.size
+            q.marked += p.size
             count.marked_packets += 1
         count_size(net, port, p.flow, p.size)
     return k

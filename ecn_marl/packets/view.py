@@ -131,7 +131,7 @@ def clear_counters(net: Network) -> None:
     net.ports[:] = 0
     net.ports["queue"] = net.ports["peak"] = queue
     net.ports["last"], net.ports["n_paused"] = last, stopped
-    net.lanes["area"], net.lanes["sent"] = 0.0, 0
+    net.lanes["area"], net.lanes["sent"], net.lanes["marked"] = 0.0, 0, 0
     net.has_sent[:] = False
 
 
@@ -151,7 +151,8 @@ def port_sums(cfg: SimConfig, net: Network, empty: PortSums, accrued: PyTree) ->
     if cfg.n_classes > 1:
         lanes = net.lanes[cfg.topology.n_hosts * (cfg.n_classes + 1) :]
         lanes = lanes.reshape(-1, cfg.n_classes + 1)[:, :-1].reshape(-1)
-        by_class = np.stack([lanes["area"] * per_step, lanes["sent"]]).astype(real)
+        counted = (lanes["area"] * per_step, lanes["sent"], lanes["marked"])
+        by_class = np.stack(counted).astype(real)
     cost, progress = accrued if cfg.accrue else (None, None)
     sums: PortSums = replace(
         empty,

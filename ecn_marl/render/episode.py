@@ -122,7 +122,7 @@ def record(
     ticks, info, phase, slots = jax.device_get(_run(env, params, controller, seed))
     flat = {name: values.reshape(-1, *values.shape[2:]) for name, values in slots.items()}
     flows, active = _trace_flows(env, params, flat, ticks.shape[1])
-    n_ports = env.num_agents
+    n_ports = env.sim.topology.n_ports
     queues = ticks.reshape(*ticks.shape[:2], n_ports, -1).sum(-1)
     return Episode(queues, info, phase, flows, active)
 

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 def table(core: EcnEnv, queue: np.ndarray, ecn: Ecn) -> str:
     """A text table, one line per port: queue, Kmin, Kmax (KB) and Pmax."""
+    agent = [core.agents[i] for i in core.grouping.of_port]
     lines = [f"{'agent':>9}  {'port':<18} {'queue':>9} {'kmin':>9} {'kmax':>9} {'pmax':>6}"]
     for i, name in enumerate(core.sim.topology.port_names):
         low, high = float(ecn.kmin[i]) / KB, float(ecn.kmax[i]) / KB
         lines.append(
-            f"{core.agents[i]:>9}  {name:<18} {queue[i] / KB:9.1f} {low:9.1f} {high:9.1f} "
+            f"{agent[i]:>9}  {name:<18} {queue[i] / KB:9.1f} {low:9.1f} {high:9.1f} "
             f"{float(ecn.pmax[i]):6.2f}"
         )
     return "\n".join(lines)

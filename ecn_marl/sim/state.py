@@ -301,10 +301,12 @@ class PortStats:
             tick): at most 100 KB, at most 1 MB, more, `[P, 3]`.
         marked_packets: packets sent with an ECN mark, drawn as a counter would show them; their
             mean over draws is `marked_bytes` over the size of a packet.
-        class_queue_mean: time mean of the backlog per traffic class, bytes, `[P, C]`; None with a
-            single class.
-        class_tx_bytes: bytes sent per traffic class, `[P, C]`; None with a single class. ACKs that
-            ride in a class of their own (`ack_priority`) belong to none.
+        class_queue: backlog per traffic class at the end of the interval, bytes, `[P, C]`; None
+            with a single class, as are the next three.
+        class_queue_mean: time mean of that backlog, bytes, `[P, C]`.
+        class_tx_bytes: bytes sent per traffic class, `[P, C]`. ACKs that ride in a class of their
+            own (`ack_priority`) belong to none.
+        class_marked_bytes: expected bytes sent with an ECN mark per traffic class, `[P, C]`.
         accrued: slowdown that flows of each size class accrued in the interval, as far as this port
             is accountable for it, see `delays.accrued`, `[P, 3]`; None if it is not kept.
         progress: shares of their bytes that these flows delivered in the interval, likewise.
@@ -326,8 +328,10 @@ class PortStats:
     n_elephants: Leaf = None
     class_bytes: Leaf = None
     marked_packets: Leaf = None
+    class_queue: Leaf = None
     class_queue_mean: Leaf = None
     class_tx_bytes: Leaf = None
+    class_marked_bytes: Leaf = None
     accrued: Leaf = None
     progress: Leaf = None
 
@@ -386,7 +390,8 @@ class PortSums:
         sent: bytes sent.
         marked: expected bytes sent with a mark.
         paused: time in which the port was paused, µs.
-        by_class: backlog summed over substeps and bytes sent of each queue, `[2, Q]`, or None.
+        by_class: of each queue backlog summed over substeps, bytes sent, expected bytes sent with
+            a mark, `[3, Q]`, or None.
         counts: counters of flows, None without any.
         accrued: slowdown that accrued, `[P, 3]`, or None.
         progress: shares of bytes that were delivered, `[P, 3]`, or None.

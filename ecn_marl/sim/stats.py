@@ -20,12 +20,16 @@ SIZES = ("small_bytes", "medium_bytes", "large_bytes")
 """Names of the columns of `PortStats.class_bytes`, where every name has one number per port."""
 
 
+BY_CLASS = ("class_queue", "class_queue_mean", "class_tx_bytes", "class_marked_bytes")
+"""Fields of `PortStats` that are `[P, C]`, one number per traffic class."""
+
+
 def empty_sums(cfg: SimConfig, state: SimState, params: SimParams) -> PortSums:
     """Sums over no time, at the start of an interval."""
     zero = jnp.zeros((cfg.topology.n_ports,), state.queue.dtype)
     by_class = None
     if cfg.n_classes > 1:
-        by_class = jnp.zeros((2, cfg.n_queues), zero.dtype)
+        by_class = jnp.zeros((3, cfg.n_queues), zero.dtype)
     begun = counts.start(cfg, state.flows, params.net)
     accrued = jnp.zeros((*zero.shape, 3), zero.dtype) if cfg.accrue else None
     return PortSums(zero, zero, zero, zero, zero, zero, by_class, begun, accrued, accrued)
@@ -40,7 +44,7 @@ def add(cfg: SimConfig, sums: PortSums, moved: Moved) -> PortSums:
 
     queue, by_class, flows = port(moved.queue), sums.by_class, sums.counts
     if by_class is not None:
-        by_class = by_class + jnp.stack([moved.queue, moved.sent])
+        by_class = by_class + jnp.stack([moved.queue, moved.sent, moved.sent * moved.mark])
     if flows is not None and flows.square is not None:
         flows = replace(flows, square=flows.square + port(moved.sent * moved.mark * moved.mark))
     return replace(
@@ -114,7 +118,7 @@ def summarise(
     net, flows = jax.tree.map(jnp.asarray, params.net), state.flows
     running = (flows.stage == life.SENDING) & (flows.start_in <= 0)
     live = (running | (flows.stage == life.DRAINING)).astype(state.queue.dtype)
-    by_class = None if sums.by_class is None else sums.by_class.reshape(2, -1, c)
+    by_class = None if sums.by_class is None else sums.by_class.reshape(3, -1, c)
     return PortStats(
         queue=state.queue if c == 1 else state.queue.reshape(-1, c).sum(1),
         queue_mean=sums.queue / n,
@@ -126,8 +130,10 @@ def summarise(
         utilisation=jnp.clip(sums.sent / (net.port_rate * us), 0.0, 1.0),
         paused=sums.paused / us,
         n_flows=counts.by_port(cfg, flows, live),
+        class_queue=None if by_class is None else state.queue.reshape(-1, c),
         class_queue_mean=None if by_class is None else by_class[0] / n,
         class_tx_bytes=None if by_class is None else by_class[1],
+        class_marked_bytes=None if by_class is None else by_class[2],
         accrued=sums.accrued,
         progress=sums.progress,
         **counts.results(cfg, sums, state, net),
@@ -143,7 +149,7 @@ def idle(cfg: SimConfig) -> PortStats:
     if "class_bytes" in values:
         values["class_bytes"] = jnp.zeros((*zero.shape, 3), jnp.float32)
     if cfg.n_classes > 1:
-        values |= {"class_queue_mean": wide, "class_tx_bytes": wide}
+        values |= {f.name: wide for f in fields(PortStats) if f.name in BY_CLASS}
     return PortStats(**values)
 
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, PyTree
 
 from ecn_marl.baselines.evaluation.episodes import evaluation_keys
 from ecn_marl.baselines.evaluation.stateful_policy import Deciding
+from ecn_marl.envs.agents import SWITCH
 from ecn_marl.envs.interface import Environment, PortEnvironment
 
 Costs = dict[str, float]
@@ -102,12 +103,14 @@ def decision_delay_us(env: PortEnvironment, us_per_decision: float) -> float:
     """How late the thresholds of a switch are if its CPU decides for one port after the other, µs.
 
     ACC runs one thread over the queues of a switch (§4.2), so the last port waits for all others.
-    The delay is that of the switch with the most ports.
+    The delay is that of the switch with the most ports. An agent that is a switch decides once.
 
     Args:
-        env: functional environment, its agents ports.
-        us_per_decision: mean time of a decision for a port, µs, e.g. of `decision_us`.
+        env: functional environment.
+        us_per_decision: mean time of a decision of an agent, µs, e.g. of `decision_us`.
     """
+    if env.agent_kind == SWITCH:
+        return us_per_decision
     ports: int = np.bincount(env.sim.topology.port_switch()).max()
     return float(ports) * us_per_decision
 

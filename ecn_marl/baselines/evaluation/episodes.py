@@ -199,7 +199,7 @@ def evaluation_keys(seed: int, episodes: int) -> jax.Array:
 
 
 def thresholds(env: PortEnvironment, params: PyTree, state: PyTree, chosen: Array | Ecn) -> Ecn:
-    """Thresholds for the choice of a controller, bytes, `[A]` each.
+    """Thresholds of ports for the choice of a controller, bytes, `[P]` each.
 
     Args:
         env: functional environment.
@@ -211,7 +211,7 @@ def thresholds(env: PortEnvironment, params: PyTree, state: PyTree, chosen: Arra
         return chosen.during(env.phase(state, params))
     if isinstance(chosen, Ecn):
         return chosen
-    return env.action.decode(chosen, env.port_scale(params.sim))
+    return env.action.decode(env.grouping.spread(chosen), env.port_scale(params.sim))
 
 
 def roll_out(
@@ -285,6 +285,9 @@ def roll_out_in_windows(
         chosen, memory = decide(policy, act_key, obs, memory)
         advance = env.step_ecn if isinstance(chosen, Ecn) else env.step
         before = state
+        if traced and not isinstance(chosen, Ecn):
+            # For the infos of ports; a trace has a row for every port, whoever the agents are.
+            chosen, advance = thresholds(env, params, state, chosen), env.step_ecn
         obs, state, reward, _, _, info = advance(env_key, state, chosen, params)
         counts = counters(state) if windows else {}
         kept = traces.of_interval(env, params, before, info) if traced else {}

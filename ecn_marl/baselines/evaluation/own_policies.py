@@ -71,7 +71,7 @@ class HostPolicy:
             infos: whether it takes the infos as its second argument.
         """
         self.policy, self.infos, self.codec = policy, infos, env.action
-        self.agents = tuple(f"port_{i}" for i in range(env.num_agents))
+        self.agents = env.agents
 
     def reset(self) -> None:
         """Tell the policy that an episode begins, if it wants to know."""

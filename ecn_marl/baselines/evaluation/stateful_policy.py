@@ -1,7 +1,7 @@
 """Policies with memory, as controllers that decide from the statistics of the ports.
 
-A port's next thresholds depend on its observations and on the policy's memory: an idle port's last
-action (ACC), the state at the last trigger (HAECN). The evaluation loop passes statistics and
+An agent's next thresholds depend on its observations and on the policy's memory: an idle port's
+last action (ACC), the state at the last trigger (HAECN). The evaluation loop passes statistics and
 rewards of every interval to a controller, which computes observations from them.
 """
 
@@ -15,6 +15,7 @@ from jaxtyping import Array, PyTree
 from ecn_marl._errors import bad_value
 from ecn_marl.envs.features import fill, flatten, push
 from ecn_marl.envs.interface import PortEnvironment
+from ecn_marl.envs.queues import THRESHOLDS
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.stats import from_info
 
@@ -27,7 +28,7 @@ class Memory(NamedTuple):
     history: Array
     """Features of the last k intervals, `[A, k, width]`."""
     ecn: Ecn
-    """The thresholds for the next interval, bytes, `[A]` each."""
+    """The thresholds of ports for the next interval, bytes, `[P]` each."""
 
 
 @runtime_checkable
@@ -71,8 +72,9 @@ class StatefulPolicy:
     def init(self) -> Memory:
         """Memory at the start of an episode."""
         env = self.env
-        ecn = env.initial.scaled(self.scale)
-        features = env.feature.compute(env.idle_stats(), ecn, self.params.scale)
+        ecn = env.wide(env.initial.scaled(self.scale))
+        ports = env.features(env.idle_stats(), ecn, self.params.scale)
+        features = env.grouping.mean(ports)
         return self._next(self.algorithm.start(env.num_agents), fill(features, env.feature.history))
 
     def __call__(self, key: jax.Array, obs: jax.Array, memory: Memory) -> Ecn:
@@ -80,12 +82,15 @@ class StatefulPolicy:
         return memory.ecn
 
     def observe(self, memory: Memory, info: dict[str, jax.Array]) -> Memory:
-        """Decide from the statistics of an interval."""
+        """Decide from the statistics of an interval, the `info` of `step_ecn`."""
         env = self.env
         stats = from_info(info)
-        ecn = Ecn(info["kmin"], info["kmax"], info["pmax"])
-        history = push(memory.history, env.feature.compute(stats, ecn, self.params.scale))
-        return self._next(self.algorithm.watch(memory.policy, info["reward"], info), history)
+        prefix = "class_" if env.per_queue else ""
+        ecn = Ecn(*(info[prefix + name] for name in THRESHOLDS))
+        ports = env.features(stats, ecn, self.params.scale)
+        history = push(memory.history, env.grouping.mean(ports))
+        agents = env.grouping.info(info)
+        return self._next(self.algorithm.watch(memory.policy, agents["reward"], agents), history)
 
     def costs(self, memory: Memory) -> dict[str, Array]:
         """Costs of the policy's decisions so far, per port and interval.
@@ -96,4 +101,5 @@ class StatefulPolicy:
 
     def _next(self, policy: PyTree, history: Array) -> Memory:
         policy, action = self.algorithm.decide(self.actor, policy, flatten(history))
-        return Memory(policy, history, self.env.action.decode(action, self.scale))
+        by_port = self.env.grouping.spread(action)
+        return Memory(policy, history, self.env.action.decode(by_port, self.scale))

@@ -14,6 +14,7 @@ from jaxtyping import PyTree
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.exporting.policy import ACTIVATIONS, Policy
 from ecn_marl.baselines.rl.distributions import Head
+from ecn_marl.envs.agents import check_ports_act
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.sim.topology import KB
 
@@ -44,6 +45,9 @@ def export_policy(
     Raises:
         ValueError: a policy that is not one network from a port's observation to its action.
     """
+    check_ports_act(env, "a policy to be exported")
+    if env.per_queue:
+        raise bad_value("per_queue", env.per_queue, "False for a policy to be exported")
     if activation not in ACTIVATIONS:
         raise unknown_name("activation", activation, ACTIVATIONS)
     layers = _dense_layers(actor)

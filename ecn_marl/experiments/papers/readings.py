@@ -37,6 +37,7 @@ ALTERNATIVES = (
     _pet("entropy-0.01", "lambda 0.9, entropy 0.01", gae_lambda=0.9, entropy=0.01),
     _pet("level-1", "rewards as they are", reward_scale=1.0),
     _pet("large-updates", "64 environments of 32 intervals", **_LARGE_PPO),
+    rw.PET_PER_SWITCH,
     _acc("no-offset", "rewards as they are", centre=0),
     _acc("large-updates", "64 environments of 8 intervals", **_LARGE_Q),
     _acc("no-gate", "no idle rule", idle_gating=False),

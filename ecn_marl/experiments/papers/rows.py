@@ -103,9 +103,25 @@ PET_READING = Row(
             "advantage plus old value",
             {"pet:eq-12": "the sum of all later rewards, with lambda = 0.01"},
         ),
+        Choice(
+            "who acts",
+            '"each switch acts as an agent" (§4.1.2); states "from the local port" (§4.2)',
+            "every port",
+            "every port",
+            {"pet:per-switch": "every switch, with means over its ports"},
+        ),
     ),
 )
 """PET, §5.2, with the printed coefficient read as 1 - lambda."""
+
+PET_PER_SWITCH = Row(
+    "pet:per-switch",
+    "PET: a switch acts for its ports",
+    "alternative",
+    as_published("pet", PET_OPEN, agents="switch"),
+    unstated={**PET_READING.unstated, "ports of a switch": "means of their features and rewards"},
+)
+"""PET §4.1.2: each switch is an agent, and sets the same on all its ports; see `envs.agents`."""
 
 PET_ABLATED = Row(
     "pet:no-incast-no-ratio",

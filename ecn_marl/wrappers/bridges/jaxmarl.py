@@ -64,7 +64,7 @@ class EcnJaxMARL:
         core: the functional environment.
         params: its parameters.
         num_agents: number of agents A.
-        agents: names of the agents, `port_0` and so on.
+        agents: names of the agents, `port_0` (or `switch_0`) and so on.
         observation_spaces: space of each agent.
         action_spaces: space of each agent.
     """
@@ -90,8 +90,9 @@ class EcnJaxMARL:
         self.num_agents = core.num_agents
         self.agents = list(core.agents)
         face = EcnParallelEnv(core)
+        first = self.agents[0]
         obs_space, action_space = map(
-            translate, (face.observation_space("port_0"), face.action_space("port_0"))
+            translate, (face.observation_space(first), face.action_space(first))
         )
         self.observation_spaces = dict.fromkeys(self.agents, obs_space)
         self.action_spaces = dict.fromkeys(self.agents, action_space)
@@ -108,7 +109,7 @@ class EcnJaxMARL:
     @property
     def agent_classes(self) -> dict[str, list[str]]:
         """All agents are of one class."""
-        return {"port": list(self.agents)}
+        return {self.core.agent_kind: list(self.agents)}
 
     def observation_space(self, agent: str) -> Any:
         """Observation space of an agent."""

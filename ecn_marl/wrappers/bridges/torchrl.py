@@ -78,7 +78,7 @@ class EcnTorchRL(EnvBase):
         """Set the specs of observations, actions, rewards and flags."""
         n, agents, width = self.num_networks, self.core.num_agents, self.core.obs_dim
         face = EcnParallelEnv(self.core)
-        space = face.observation_space("port_0")
+        space = face.observation_space(self.core.agents[0])
         low, high = float(space.low.min()), float(space.high.max())
         shape = (n, agents, width)
         options = {"device": self.device, "dtype": torch.float32}
@@ -88,7 +88,7 @@ class EcnTorchRL(EnvBase):
             else Unbounded(shape, **options)
         )
         self.observation_spec = self._grouped("observation", obs_spec)
-        act = face.action_space("port_0")
+        act = face.action_space(self.core.agents[0])
         self.action_spec = self._grouped("action", _action_spec(act, (n, agents), self.device))
         self.reward_spec = self._grouped("reward", Unbounded((n, agents, 1), **options))
         flag = Categorical(2, shape=(n, 1), dtype=torch.bool, device=self.device)

@@ -87,7 +87,8 @@ class EcnVectorEnv(OwnCopies, VectorEnv):
         self.num_envs = num_networks * (core.num_agents if self.agents_apart else 1)
         self.metadata = {"autoreset_mode": self.autoreset_mode, "render_modes": []}
         face = EcnParallelEnv(core)
-        obs_space, action_space = (s("port_0") for s in (face.observation_space, face.action_space))
+        first = core.agents[0]
+        obs_space, action_space = (s(first) for s in (face.observation_space, face.action_space))
         if not self.agents_apart:
             obs_space, action_space = (
                 batch_space(space, core.num_agents) for space in (obs_space, action_space)
@@ -279,7 +280,11 @@ class EcnVectorEnv(OwnCopies, VectorEnv):
         if not reported.any():
             return {}
         mask = self._flags(reported)
-        columns = {k: self._rows(np.where(reported[:, None], v, 0)) for k, v in info.items()}
+
+        def masked(x: np.ndarray) -> np.ndarray:
+            return np.where(reported.reshape(-1, *(1,) * (x.ndim - 1)), x, 0)
+
+        columns = {k: self._rows(masked(v)) for k, v in info.items()}
         return {f"{m}{k}": mask.copy() if m else v for k, v in columns.items() for m in ("", "_")}
 
     def _rows(self, x: np.ndarray) -> np.ndarray:
