@@ -50,6 +50,7 @@ class Recording:
         episodes: int,
         about: Mapping[str, object],
         overwrite: bool = False,
+        resume: bool = False,
     ) -> None:
         """Begin.
 
@@ -59,16 +60,14 @@ class Recording:
             episodes: episodes of each.
             about: facts, see `TableWriter`.
             overwrite: whether to replace records that are there.
+            resume: whether to go on with them if they are of the same policies, facts and episodes.
 
         Raises:
             ValueError: see `TableWriter`.
         """
         self.numbers = {policy: i for i, policy in enumerate(policies)}
-        parts = [
-            _part(number, first)
-            for number in self.numbers.values()
-            for first in range(0, episodes, BATCH)
-        ]
+        self.firsts = range(0, episodes, BATCH)
+        parts = [_part(number, i) for number in self.numbers.values() for i in self.firsts]
         listed = [
             {"policy": name, "seed": seed, "label": label}
             for (name, seed), label in policies.items()
@@ -78,7 +77,13 @@ class Recording:
             {**about, "episodes": episodes, "policies": listed},
             dict.fromkeys(TABLES, parts),
             overwrite,
+            resume,
         )
+
+    def has(self, name: str) -> bool:
+        """Whether all records of a policy, of all its seeds, are there."""
+        own = [i for (policy, _), i in self.numbers.items() if policy == name]
+        return all(self.writer.has(_part(i, first)) for i in own for first in self.firsts)
 
     def keep(self, name: str, seed: int = 0) -> Keep:
         """The function that writes what a policy did in a batch of episodes."""
@@ -98,22 +103,29 @@ class Recording:
         ports = traces.port_columns(env, trace)
         repeats = len(ports["start_us"]) // count
         episode = np.repeat(np.arange(first, first + count), repeats)
-        self.writer.write("ports", part, _named(policy, episode) | ports)
+        self.writer.write("ports", part, named(policy, episode) | ports)
         rows = [traces.flow_columns(env, params, traces.episode_of(trace, i)) for i in range(count)]
         lengths = [len(x["flow"]) for x in rows]
         episode = np.repeat(np.arange(first, first + count), lengths)
         joined = {name: _joined([x[name] for x in rows]) for name in rows[0]}
-        self.writer.write("flows", part, _named(policy, episode) | joined)
+        self.writer.write("flows", part, named(policy, episode) | joined)
         columns_of = episode_columns(Evaluation(policy[0], metrics), int(params.max_steps))
         numbers = np.arange(first, first + count)
-        self.writer.write("episodes", part, _named(policy, numbers) | columns_of)
+        self.writer.write("episodes", part, named(policy, numbers) | columns_of)
+
+
+def close(recording: Recording | None) -> None:
+    """Note that all is there, if anything is recorded."""
+    if recording is not None:
+        recording.close()
 
 
 def _part(number: int, first: int) -> str:
     return f"{number:03}-{first:05}"
 
 
-def _named(policy: tuple[str, int], episode: np.ndarray) -> dict[str, Column]:
+def named(policy: tuple[str, int], episode: np.ndarray) -> dict[str, Column]:
+    """Columns that every table has in front; `policy` is a name, and the number of its seed."""
     zeros = np.zeros(len(episode), np.int32)
     seed = np.full(len(episode), policy[1])
     return {"policy": Coded(zeros, (policy[0],)), "seed": seed, "episode": episode}

@@ -292,7 +292,7 @@ def _score(search: Search, run: Path) -> float | None:
             name="trial",
             episodes=search.episodes,
             keys=keys,
-            run=partial(compiled, actor),
+            runner=lambda _, actor=actor: partial(compiled, actor),
         )
         value = evaluation.summary()["J"]["value"]
         if value is None:

@@ -415,7 +415,7 @@ def evaluate(
     seed: int = 0,
     batch: int = BATCH,
     progress: Callable[[int], None] | None = None,
-    run: Callable[[jax.Array], dict[str, jax.Array]] | None = None,
+    runner: Callable[[Any], Callable[[jax.Array], dict[str, jax.Array]]] | None = None,
     keys: jax.Array | None = None,
     windows: int = 0,
     keep: Callable[[int, Any, PyTree, dict[str, np.ndarray]], None] | None = None,
@@ -431,12 +431,13 @@ def evaluate(
         seed: which episodes; the same seed is the same traffic for every controller.
         batch: episodes run at once.
         progress: called with the number of episodes done after each batch.
-        run: the controller's `keys -> metrics` if it is compiled already, see `episodes_runner`.
+        runner: makes the controller's `keys -> metrics` for `env`, traced or not, where programs
+            are shared, see `episodes_runner`; None for a program of its own.
         keys: keys of the episodes, `[episodes]`, in place of those of `seed`.
-        windows: see `roll_out_in_windows`; without `run`, which has its own.
+        windows: see `roll_out_in_windows`; without `runner`, which has its own.
         keep: called after each batch with the number of its first episode, environment,
             parameters and metrics, those of `traces.TRACE` among them: flows and intervals are
-            traced then. Without `run`.
+            traced then.
 
     Raises:
         ValueError: `episodes` below 1, or another number of keys.
@@ -445,8 +446,9 @@ def evaluate(
         raise bad_value("episodes", episodes, "an integer >= 1")
     if keep is not None:
         env = traces.keeping(env)
-    build = partial(_runner, params=params, controller=controller, windows=windows)
-    run = build(env) if run is None else run
+    own = partial(_runner, params=params, controller=controller, windows=windows)
+    build = own if runner is None else runner
+    run = build(env)
     keys = evaluation_keys(seed, episodes) if keys is None else keys
     if len(keys) != episodes:
         raise bad_value("keys", len(keys), f"as many as episodes = {episodes}")
