@@ -245,6 +245,11 @@ class Tables:
             if (lacking := [p for p in parts if not self._path(table, p).is_file()])
         }
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tables."""
+        return tuple(self._parts)
+
     def _path(self, table: str, part: str) -> Path:
         return self.folder / table / f"{part}.{self._suffix}"
 

@@ -21,6 +21,7 @@ from ecn_marl.cli.terminal import (
     Seed,
     check_records,
     draw_slowdown,
+    show_rates,
     show_results,
     write_bytes,
 )
@@ -150,24 +151,20 @@ def evaluate(
 ) -> None:
     """Compare policies on the same tuning episodes, which no policy was trained on."""
     from ecn_marl.cli import rate
+    from ecn_marl.envs.rate.scenarios import RateScenario
     from ecn_marl.experiments import evaluation as ev
     from ecn_marl.experiments import jobs as jb
-    from ecn_marl.experiments.evaluation import EPISODES
+    from ecn_marl.experiments.evaluation import EPISODES, RATE_EPISODES
     from ecn_marl.experiments.policies import resolve
 
-    if rate.is_evaluation(policies, scenario):
-        inapplicable = jb.not_none(
-            load=load,
-            max_steps=max_steps,
-            allow_flagged=allow_flagged or None,
-            records=records,
-            overwrite=overwrite or None,
-        )
-        rate.evaluate(policies, scenario, episodes or 1, seed, inapplicable, env or [], as_json)
-        return
-    options = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
-    count = episodes or EPISODES
-    total = count * sum(len(resolve(name).members) for name in policies)
+    if of_flows := rate.is_evaluation(policies, scenario):
+        rate.check_options(jb.not_none(load=load, max_steps=max_steps))
+        options = jb.parse_fields(env or [], RateScenario)
+        count, total = episodes or RATE_EPISODES, (episodes or RATE_EPISODES) * len(policies)
+    else:
+        options = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
+        count = episodes or EPISODES
+        total = count * sum(len(resolve(name).members) for name in policies)
     with progress("evaluate", "episodes", total) as show:
         result = ev.evaluate(
             policies,
@@ -184,6 +181,9 @@ def evaluate(
             show=show,
             **options,
         )
+    if of_flows:
+        show_rates(result, as_json)
+        return
     show_results({"evaluation": result.summary}, as_json)
     if result.tables is not None:
         draw_slowdown(result, as_json)

@@ -103,6 +103,18 @@ def show_results(result: dict[str, Any], as_json: bool) -> None:
         )
 
 
+def show_rates(result: Result, as_json: bool) -> None:
+    """Print the result of an evaluation where flows are the agents, as JSON or as a table."""
+    from ecn_marl._files import json_text, without_nan
+
+    if as_json:
+        typer.echo(json_text(without_nan(result.summary)))
+    else:
+        show_tables(result.rich())
+    if result.tables is not None and not as_json:
+        typer.echo(f"{result.tables.folder}: {', '.join(result.tables.names)}")
+
+
 def draw_slowdown(result: Result, quiet: bool) -> None:
     """Draw slowdown against flow size beside the records of an evaluation, and name the files."""
     from ecn_marl.render.record_plots import save

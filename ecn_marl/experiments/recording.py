@@ -51,6 +51,7 @@ class Recording:
         about: Mapping[str, object],
         overwrite: bool = False,
         resume: bool = False,
+        tables: Sequence[str] = TABLES,
     ) -> None:
         """Begin.
 
@@ -61,6 +62,7 @@ class Recording:
             about: facts, see `TableWriter`.
             overwrite: whether to replace records that are there.
             resume: whether to go on with them if they are of the same policies, facts and episodes.
+            tables: names of the tables.
 
         Raises:
             ValueError: see `TableWriter`.
@@ -75,7 +77,7 @@ class Recording:
         self.writer = TableWriter(
             folder,
             {**about, "episodes": episodes, "policies": listed},
-            dict.fromkeys(TABLES, parts),
+            dict.fromkeys(tables, parts),
             overwrite,
             resume,
         )
@@ -97,21 +99,45 @@ class Recording:
     def _write(
         self, policy: tuple[str, int], first: int, env: Any, params: PyTree, metrics: dict[str, Any]
     ) -> None:
-        part = _part(self.numbers[policy], first)
         trace = metrics.pop(traces.TRACE)
         count = len(metrics["reward"])
         ports = traces.port_columns(env, trace)
         repeats = len(ports["start_us"]) // count
         episode = np.repeat(np.arange(first, first + count), repeats)
-        self.writer.write("ports", part, named(policy, episode) | ports)
+        self.put("ports", policy, first, episode, ports)
         rows = [traces.flow_columns(env, params, traces.episode_of(trace, i)) for i in range(count)]
-        lengths = [len(x["flow"]) for x in rows]
-        episode = np.repeat(np.arange(first, first + count), lengths)
-        joined = {name: _joined([x[name] for x in rows]) for name in rows[0]}
-        self.writer.write("flows", part, named(policy, episode) | joined)
+        self.put_flows(policy, first, rows)
         columns_of = episode_columns(Evaluation(policy[0], metrics), int(params.max_steps))
-        numbers = np.arange(first, first + count)
-        self.writer.write("episodes", part, named(policy, numbers) | columns_of)
+        self.put("episodes", policy, first, np.arange(first, first + count), columns_of)
+
+    def put_flows(
+        self, policy: tuple[str, int], first: int, episodes: Sequence[Mapping[str, Column]]
+    ) -> None:
+        """Write the flows of a batch of episodes, from number `first` on."""
+        lengths = [len(np.asarray(rows["flow"])) for rows in episodes]
+        episode = np.repeat(np.arange(first, first + len(episodes)), lengths)
+        joined = {name: _joined([rows[name] for rows in episodes]) for name in episodes[0]}
+        self.put("flows", policy, first, episode, joined)
+
+    def put(
+        self,
+        table: str,
+        policy: tuple[str, int],
+        first: int,
+        episode: np.ndarray,
+        columns: Mapping[str, Column],
+    ) -> None:
+        """Write a chunk.
+
+        Args:
+            table: name of the table.
+            policy: name of the policy and number of its seed.
+            first: number of its first episode.
+            episode: number of the episode of each row.
+            columns: the other columns.
+        """
+        part = _part(self.numbers[policy], first)
+        self.writer.write(table, part, named(policy, episode) | dict(columns))
 
 
 def close(recording: Recording | None) -> None:

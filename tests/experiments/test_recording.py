@@ -180,8 +180,6 @@ def test_an_evaluation_checks_its_flows(monkeypatch):
     monkeypatch.setattr(traces, "check_flows", lambda env, params, rows: seen.append(len(rows)))
     ecn_marl.evaluate("static:secn1", small.SMALL, episodes=EPISODES, records=False, check=True)
     assert len(seen) == EPISODES
-    with pytest.raises(ValueError, match="check = True is not allowed"):
-        ecn_marl.evaluate("static:secn1", small.SMALL, backend="packets", check=True)
 
 
 def test_tables_are_whole(recorded):

@@ -7,7 +7,7 @@ key is one of the tuning stream unless keys are given, see `streams`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, PyTree
 from ecn_marl import lanes
 from ecn_marl._errors import bad_value
 from ecn_marl._flags import FLAGGED
-from ecn_marl.baselines.evaluation import traces
+from ecn_marl.baselines.evaluation import host_loop, traces
 from ecn_marl.baselines.evaluation.completion import (
     COSTS,
     PARTS,
@@ -345,8 +345,8 @@ def run_on_host(
     windows: int,
     actor: PyTree,
     keys: jax.Array,
-) -> dict[str, jax.Array]:
-    """Episodes of an environment that cannot be traced, one after the other.
+) -> dict[str, Any]:
+    """Episodes of an environment that cannot be traced, see `host_loop.run`.
 
     Args:
         env: environment whose simulator is `on_host`.
@@ -356,40 +356,11 @@ def run_on_host(
         actor: parameters of the policy.
         keys: keys of the episodes; traffic is that of the same key in the traced environment.
     """
-    params, policy = jax.device_put(params), with_memory(build(actor))
-    see, intervals = jax.jit(policy.observe), int(params.max_steps)
-
-    # Keys as of `roll_out_in_windows`; split and chosen in compiled code, as one by one each takes
-    # as long as the packets of a quiet interval.
-    @jax.jit
-    def split(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        reset_key, run_key = jax.random.split(key)
-        return reset_key, jax.vmap(jax.random.split)(jax.random.split(run_key, intervals))
-
-    @jax.jit
-    def act(keys: jax.Array, i: int | Array, obs: Array, memory: PyTree) -> Decision:
-        return policy(keys[i, 0], obs, memory)
-
-    count, measure = jax.jit(counters), jax.jit(env.episode_metrics)
-    last = ends(intervals, windows) if windows else np.zeros(0, int)
-    episodes = []
-    for key in keys:
-        reset_key, step_keys = split(key)
-        obs, state = env.reset(reset_key, params)
-        memory, counted = policy.init(), []
-        for i in range(intervals):
-            chosen = act(step_keys, i, obs, memory)
-            advance = env.step_ecn if isinstance(chosen, Ecn) else env.step
-            obs, state, _, _, _, info = advance(key, state, chosen, params)
-            memory = see(memory, info)
-            if i in last:
-                counted.append(count(replace(state, sim=env.sim.traceable(state.sim))))
-        rows = jax.tree.map(lambda *x: jnp.stack(x), *counted) if counted else {}
-        costs_of = getattr(policy, "costs", None)
-        bare = replace(state, sim=env.sim.traceable(state.sim))
-        metrics = measure(bare, params) | (costs_of(memory) if costs_of else {})
-        episodes.append(metrics | (in_windows(rows) if rows else {}))
-    return {name: jnp.stack([jnp.asarray(e[name]) for e in episodes]) for name in episodes[0]}
+    controller: Any = build(actor)
+    if isinstance(controller, HostPolicy):
+        return host_loop.run(env, params, host_loop.Hosted(controller), windows, keys)
+    player = host_loop.Compiled(with_memory(controller), decide)
+    return host_loop.run(env, params, player, windows, keys)
 
 
 BATCH = 32
@@ -400,7 +371,7 @@ def _runner(
     env: Any, params: PyTree, controller: Any, windows: int
 ) -> Callable[[jax.Array], dict[str, Any]]:
     """Runs episodes of one controller: `keys -> metrics`."""
-    if isinstance(controller, HostPolicy):
+    if isinstance(controller, HostPolicy) and not env.sim.on_host:
         return host_runner(env, params, controller)
     return partial(episodes_runner(env, params, lambda _: controller, windows), ())
 
@@ -457,7 +428,7 @@ def evaluate(
     batches = []
     for start in range(0, len(padded), batch):
         metrics = jax.device_get(run(padded[start : start + batch]))
-        while keep is not None and (longest := traces.longest(metrics)) > traces.room(env):
+        while keep is not None and (longest := traces.longest(metrics)):
             env = traces.keeping(env, longest)  # the log was too short: once more with a longer one
             run = build(env)
             metrics = jax.device_get(run(padded[start : start + batch]))
