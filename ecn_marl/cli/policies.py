@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -256,7 +256,11 @@ def play(
             sides.append(Side(label, played_env, episode))
         if records is not None:
             show(len(names), "records")
-            kept = {"records": records, "overwrite": overwrite, "allow_flagged": True}
+            kept: dict[str, Any] = {
+                "records": records,
+                "overwrite": overwrite,
+                "allow_flagged": True,
+            }
             ev.evaluate(names, scenario, episodes=1, seed=seed, show=_silent, **kept, **options)
     data = player.content(sides, seed, suffix, fps)
     write_all({out: Output("wb", partial(write_bytes, data))})

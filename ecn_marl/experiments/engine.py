@@ -366,7 +366,7 @@ def _score_learner(
             name=name,
             episodes=plan.episodes,
             keys=keys,
-            runner=lambda env, actor=actor: partial(compiled(env), actor),
+            runner=partial(_with_actor, compiled, actor),
             keep=None if kept is None else kept(i),
         )
         evaluations.append(evaluation)
@@ -387,6 +387,12 @@ def _score_learner(
         **delay_option,
     }
     return evaluations, meta, curves(rows, plan.seeds)
+
+
+def _with_actor(
+    compiled: Callable[..., Any], actor: PyTree, env: PortEnvironment
+) -> Callable[..., Any]:
+    return partial(compiled(env), actor)
 
 
 def _greedy(algorithm: Any, env: PortEnvironment, actor: PyTree) -> Any:

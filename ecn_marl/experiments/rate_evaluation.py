@@ -29,7 +29,7 @@ from ecn_marl.experiments.rate import is_rate_file, is_rate_run, is_senders, sub
 from ecn_marl.experiments.recording import Recording, facts
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.results import Plots, Result
-from ecn_marl.render.bars import Move
+from ecn_marl.experiments.workflow import Show
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.sizes import PAYLOAD, wire_size
 from ecn_marl.sim.units import GBPS
@@ -113,7 +113,7 @@ def evaluate_rates(
     folder: Path | None,
     overwrite: bool,
     checkpoint: str,
-    show: Move,
+    show: Show,
 ) -> RateResult:
     """Measure policies of flows, all on the same episodes.
 
@@ -188,7 +188,7 @@ def logged(subject: Subject) -> Subject:
     return replace(subject, env=replace(subject.env, sim=sim))
 
 
-def _share(show: Move, before: int, count: int, note: str, share: float) -> None:
+def _share(show: Show, before: int, count: int, note: str, share: float) -> None:
     show(before + share * count, note)
 
 

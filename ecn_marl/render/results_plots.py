@@ -111,10 +111,10 @@ def learning_curves(records: Sequence[Record], title: str) -> bytes | None:
         axis.plot(steps, middle, color=colour, linestyle=style, linewidth=1.6, label=name)
     quantity = str(shown[0].meta.get("curve", "reward"))
     levels = [r for r in records if quantity == "J" and not r.curves and "curve_level" in r.meta]
-    for i, (style, record) in enumerate(zip(cycle(LEVELS), levels, strict=False)):
+    for i, (look, record) in enumerate(zip(cycle(LEVELS), levels, strict=False)):
         level = record.meta["curve_level"]
         label = f"{policy_title({'name': record.name, 'meta': record.meta})}: {level:.2f}"
-        axis.axhline(level, color=GREYS[i % len(GREYS)], label=label, **style)
+        axis.axhline(level, color=GREYS[i % len(GREYS)], label=label, **look)
     axis.set_ylabel(quantity + (" (lower is better)" if quantity in ("J", *SLOWDOWNS) else ""))
     axis.set_xlabel("environment steps; median and interquartile band over seeds")
     axis.xaxis.set_major_formatter(EngFormatter(sep=" "))
