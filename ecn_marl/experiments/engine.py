@@ -22,7 +22,14 @@ from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan
 from ecn_marl.baselines.algorithms import ALGORITHMS
 from ecn_marl.baselines.evaluation.cost import decision_us
-from ecn_marl.baselines.evaluation.episodes import BATCH, Evaluation, episodes_runner, evaluate
+from ecn_marl.baselines.evaluation.episodes import (
+    BATCH,
+    Evaluation,
+    episodes_runner,
+    evaluate,
+    fixed_runner,
+    shared_runner,
+)
 from ecn_marl.baselines.evaluation.merit import greedy_controller
 from ecn_marl.baselines.evaluation.objective import episode_objective, geometric_means
 from ecn_marl.baselines.evaluation.streams import tuning_keys
@@ -277,7 +284,7 @@ def _score_rule(
         name=name,
         episodes=plan.episodes,
         keys=keys,
-        runner=None if fixed is None else partial(_with_fixed, fixed, place.windows),
+        runner=shared_runner(controller, place.windows),
         windows=place.windows,
         progress=lambda done: move(done / plan.episodes, "episodes"),
         keep=None if kept is None else kept(0),
@@ -314,19 +321,8 @@ def _curve_level(plan: Comparison, place: Place, env: PortEnvironment, fixed: ob
     count = plan.eval_episodes
     size = max(count, min(plan.episodes, BATCH))  # the batch of the scores: compiled already
     keys = tuning_keys("checkpoints", 0, count)[np.arange(size) % count]
-    metrics = jax.device_get(_fixed_runner(env, place.windows)(fixed, keys))
+    metrics = jax.device_get(fixed_runner(env, place.windows)(fixed, keys))
     return float(geometric_means(episode_objective(metrics)["J"][:count]))
-
-
-@cache
-def _fixed_runner(env: PortEnvironment, windows: int) -> Callable[..., Any]:
-    """Runs episodes under fixed thresholds; compiled once for all settings of a scenario."""
-    return episodes_runner(env, env.default_params, lambda ecn: lambda key, obs: ecn, windows)
-
-
-def _with_fixed(ecn: object, windows: int, env: PortEnvironment) -> Callable[..., Any]:
-    """Runs episodes of an environment under given thresholds."""
-    return partial(_fixed_runner(env, windows), ecn)
 
 
 def _score_learner(

@@ -20,7 +20,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl._tables import check_folder
 from ecn_marl.baselines.evaluation import traces
 from ecn_marl.baselines.evaluation.completion import summarise
-from ecn_marl.baselines.evaluation.episodes import Evaluation, evaluation_keys
+from ecn_marl.baselines.evaluation.episodes import Evaluation, evaluation_keys, shared_runner
 from ecn_marl.baselines.evaluation.episodes import evaluate as evaluate_one
 from ecn_marl.baselines.evaluation.statistics import over_seeds
 from ecn_marl.baselines.oracle import BEST
@@ -243,6 +243,7 @@ def _evaluate(
                 episodes=episodes,
                 seed=seed,
                 progress=progress,
+                runner=shared_runner(controller),
                 keep=keep,
             )
         more[policy.name] = {"interval_us": env.interval_us}

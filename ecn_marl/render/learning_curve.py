@@ -181,7 +181,7 @@ def _draw_ports(axis: Axes, steps: np.ndarray, curves: Mapping[str, np.ndarray])
         right.spines["top"].set_visible(False)
         right.set_ylabel("utilisation,\nmean of ports", color=COLOURS[4])
         right.tick_params(labelsize=9, colors=INK)
-        right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        right.yaxis.set_major_formatter(PercentFormatter(1.0))
         _set_share_limits(right, curves["utilisation"])
 
 

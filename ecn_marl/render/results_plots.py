@@ -28,6 +28,13 @@ RATIOS = {
 GREYS = ("#8a8a8a", INK, "#000000")
 """Of lines of policies without training."""
 
+TICKS = (
+    (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0),
+    (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0),
+    (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4, 1.6, 2.0),
+)
+"""Ticks of ratios, for wide, usual and narrow axes."""
+
 STYLES = ("-", "--", ":", "-.")
 """Line styles, for more policies than colours."""
 
@@ -78,10 +85,8 @@ def _ratio_axis(axis: Axes, lowest: float, highest: float) -> None:
     """A logarithmic axis around 1, where 1/2 and 2 are equally far from 1."""
     axis.set_xscale("log", base=2)
     axis.set_xlim(lowest, highest)
-    wide = highest / lowest > 6.0
-    ticks = (
-        (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0) if wide else (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0)
-    )
+    width = highest / lowest
+    ticks = TICKS[0 if width > 6.0 else 1 if width > 2.5 else 2]
     shown = [x for x in ticks if lowest <= x <= highest]
     axis.set_xticks(shown, [f"{x:g}" for x in shown])
     axis.set_xticks([], minor=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -361,6 +361,23 @@ def run_on_host(
         return host_loop.run(env, params, host_loop.Hosted(controller), windows, keys)
     player = host_loop.Compiled(with_memory(controller), decide)
     return host_loop.run(env, params, player, windows, keys)
+
+
+@lru_cache(maxsize=16)
+def fixed_runner(env: Any, windows: int = 0) -> Callable[[Any, jax.Array], dict[str, Any]]:
+    """`(thresholds, keys) -> metrics`, compiled once for all settings of a scenario.
+
+    Args:
+        env: functional environment, which runs with its default parameters.
+        windows: see `roll_out_in_windows`.
+    """
+    return episodes_runner(env, env.default_params, lambda ecn: lambda key, obs: ecn, windows)
+
+
+def shared_runner(controller: Any, windows: int = 0) -> Callable[[Any], Any] | None:
+    """The `runner` of `evaluate` for thresholds that never change (`ecn`); None for others."""
+    fixed = getattr(controller, "ecn", None)
+    return None if fixed is None else lambda env: partial(fixed_runner(env, windows), fixed)
 
 
 BATCH = 32
