@@ -3,9 +3,9 @@
     FOLDER/records.json              facts, units, which chunks there will be, whether all are there
     FOLDER/flows/000-00000.parquet   a chunk of a table; others beside it
 
-A chunk is written whole or not at all. A writer that is killed leaves whole chunks, and the reader
-says which are missing. Equal columns make equal files, so a run that is repeated bit by bit writes
-the same tables.
+A chunk is written whole or not at all. A writer that is killed leaves whole chunks, the reader says
+which are missing, and a writer of the same facts can go on with them. Equal columns make equal
+files, so a run that is repeated bit by bit writes the same tables.
 """
 
 from __future__ import annotations
@@ -72,29 +72,53 @@ class TableWriter:
         facts: Mapping[str, object],
         parts: Mapping[str, Sequence[str]],
         overwrite: bool = False,
+        resume: bool = False,
     ) -> None:
-        """Begin a folder.
+        """Begin a folder, or go on in one.
 
         Args:
             folder: where; new or empty.
             facts: what the tables are of, JSON-able, without times: equal runs write equal files.
             parts: names of the chunks that will come, by table.
             overwrite: replace the tables that are there.
+            resume: keep the chunks that are there, if they are of the same facts.
 
         Raises:
-            ValueError: the folder holds something else, or other tables and not `overwrite`.
+            ValueError: the folder holds something else, or tables that are neither to be replaced
+                nor gone on with.
             OSError: it cannot be written.
         """
         self.folder = Path(folder)
-        check_folder(self.folder, overwrite)
         self.suffix = "parquet" if find_spec("pyarrow") else "csv"
         self.facts, self.parts = dict(facts), {name: list(x) for name, x in parts.items()}
         self.columns: dict[str, dict[str, str | None]] = {}
+        begun = resume and not overwrite and self._go_on()
+        if not begun:
+            check_folder(self.folder, overwrite)
         self.folder.mkdir(parents=True, exist_ok=True)
         for name in self.parts:
-            shutil.rmtree(self.folder / name, ignore_errors=True)
-            (self.folder / name).mkdir()
+            if not begun:
+                shutil.rmtree(self.folder / name, ignore_errors=True)
+            (self.folder / name).mkdir(exist_ok=True)
         self._index(complete=False)
+
+    def _go_on(self) -> bool:
+        """Whether the folder holds chunks of these tables; notes their columns."""
+        try:
+            index = json.loads((self.folder / INDEX).read_text(encoding="utf-8"))
+            if _content(index) != _content(json.loads(json_text(self._content(False)))):
+                return False
+            self.columns = index["columns"]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return False
+        return True
+
+    def has(self, part: str) -> bool:
+        """Whether a chunk of every table is there."""
+        return all(self._path(table, part).is_file() for table in self.parts)
+
+    def _path(self, table: str, part: str) -> Path:
+        return self.folder / table / f"{part}.{self.suffix}"
 
     def write(self, table: str, part: str, columns: Mapping[str, Column]) -> None:
         """Write a chunk.
@@ -109,7 +133,7 @@ class TableWriter:
         """
         self.columns[table] = {name: unit(name) for name in columns}
         content = _parquet(columns, self.facts) if self.suffix == "parquet" else _csv(columns)
-        path = self.folder / table / f"{part}.{self.suffix}"
+        path = self._path(table, part)
         write_all({path: Output("wb", lambda file: file.write(content))})
 
     def close(self) -> None:
@@ -127,8 +151,8 @@ class TableWriter:
         if kind is None:
             self.close()
 
-    def _index(self, complete: bool) -> None:
-        content = {
+    def _content(self, complete: bool) -> dict[str, Any]:
+        return {
             "format": FORMAT,
             "version": VERSION,
             "files": self.suffix,
@@ -137,8 +161,16 @@ class TableWriter:
             "parts": self.parts,
             "columns": self.columns,
         }
-        text = json_text(content) + "\n"
+
+    def _index(self, complete: bool) -> None:
+        text = json_text(self._content(complete)) + "\n"
         write_all({self.folder / INDEX: Output("w", lambda file: file.write(text))})
+
+
+def _content(index: Mapping[str, Any]) -> dict[str, Any]:
+    """What two indices have in common if one goes on with the other; the commit may have moved."""
+    facts = {name: x for name, x in index["facts"].items() if name != "commit"}
+    return {name: index[name] for name in ("format", "version", "files", "parts")} | facts
 
 
 def check_folder(folder: Path, overwrite: bool, option: str = "records") -> None:
@@ -212,6 +244,11 @@ class Tables:
             for table, parts in self._parts.items()
             if (lacking := [p for p in parts if not self._path(table, p).is_file()])
         }
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tables."""
+        return tuple(self._parts)
 
     def _path(self, table: str, part: str) -> Path:
         return self.folder / table / f"{part}.{self._suffix}"

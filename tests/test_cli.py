@@ -395,6 +395,8 @@ def test_a_finished_run_has_nothing_to_resume(trained):
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["training"]["update"] == 3
     assert (folder / "metrics.jsonl").read_text() == before
+    (line,) = [text for text in result.stderr.splitlines() if "already" in text]
+    assert line == f"{folder}: has its 24 steps already; --steps continues it to more"
 
 
 def test_train_needs_an_algorithm_or_a_run(tmp_path):

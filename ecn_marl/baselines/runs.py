@@ -189,8 +189,9 @@ def train_run(
     needed = config.envs * seeds * env.sim.state_bytes
     check_memory("envs, seeds", (config.envs, seeds), needed, f"so many states of {env.name}")
     updates = -(-steps // config.steps_per_update)
-    if eval_every is None:
-        eval_every = evaluations_every(updates, config, eval_episodes, env.horizon)
+    every: float | None = eval_every
+    if every is None:
+        every = evaluations_every(updates, config, eval_episodes, env.horizon)
     written = {
         "algorithm": algorithm,
         "scenario": scenario,
@@ -199,7 +200,7 @@ def train_run(
         "steps": steps,
         "seed": seed,
         "seeds": seeds,
-        "eval_every": eval_every,
+        "eval_every": every,
         "eval_episodes": eval_episodes,
         "best_by": best_by,
         "allow_flagged": allow_flagged,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,8 @@ from ecn_marl.cli.terminal import (
     Json,
     Load,
     MaxSteps,
+    Overwrite,
+    Records,
     Seed,
     show_tables,
     stops_in_one_line,
@@ -174,6 +176,8 @@ def bench(
             show_default="no limit",
         ),
     ] = None,
+    records: Records = None,
+    overwrite: Overwrite = False,
     allow_flagged: AllowFlagged = False,
     as_json: Json = False,
 ) -> None:
@@ -182,7 +186,10 @@ def bench(
     `bench pet` measures what that paper claims, and writes a report with the paper's figures beside
     the measured ones. `bench adpg` measures learners of rates and senders with their own rules in
     the scenarios of the paper ADPG, with the paper's numbers beside them.
+
+    --records takes a folder for each scenario or cell; the same command goes on with what is there.
     """
+    from ecn_marl._errors import bad_value
     from ecn_marl._files import check_output, check_output_folder
     from ecn_marl.baselines.search import Effort
     from ecn_marl.experiments import plan as pl
@@ -192,6 +199,11 @@ def bench(
         check_output("--results", results)
     if out is not None:
         check_output_folder("--out", out)
+    if records is not None:
+        check_output_folder("--records", records)
+    elif overwrite:
+        raise bad_value("--overwrite", overwrite, "used with --records: it replaces these")
+    kept: dict[str, Any] = {"records": records, "overwrite": overwrite}
     changed = not_none(
         steps=steps,
         episodes=None if episodes == EPISODES else episodes,
@@ -206,6 +218,7 @@ def bench(
         largest=largest,
         resume=resume or None,
         cells=cells,
+        records=records,
         allow_flagged=allow_flagged or None,
     )
     if scenarios == [RATES]:
@@ -226,7 +239,8 @@ def bench(
             seeds=seeds,
             resume=resume,
             numbers={name: changed[name] for name in numbers if name in changed}
-            | not_none(episodes_asked=changed.get("episodes")),
+            | not_none(episodes_asked=changed.get("episodes"))
+            | kept,
             options=not_none(max_steps=max_steps),
             settings=not_none(envs=envs),
         )
@@ -253,6 +267,7 @@ def bench(
         settings=not_none(envs=envs),
         effort=Effort(episodes=search_episodes),
         eval_episodes=eval_episodes,
+        **kept,
     )
     _bench_scenarios(plan, results, allow_flagged, as_json)
 

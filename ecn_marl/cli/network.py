@@ -12,7 +12,10 @@ from ecn_marl.cli.app import app, examples_text
 from ecn_marl.cli.terminal import (
     Backend,
     Json,
+    Overwrite,
+    Records,
     Seed,
+    check_records,
     show_tables,
     write_bytes,
 )
@@ -113,17 +116,24 @@ def replay(
             show_default="no file",
         ),
     ] = None,
+    records: Records = None,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Simulate a list of flows in a network under fixed ECN thresholds."""
+    """Simulate a list of flows in a network under fixed ECN thresholds.
+
+    --records writes what --out and --queues hold, and more, as the tables of `ecn-marl eval`.
+    """
     from ecn_marl._errors import bad_value
     from ecn_marl._files import Output, check_output, json_text, write_all
     from ecn_marl.envs.actions import parse_ecn
     from ecn_marl.envs.registry import is_packets
+    from ecn_marl.experiments.replay_records import write_replay
     from ecn_marl.render.tables import replay_tables
     from ecn_marl.sim import replay as rp
     from ecn_marl.sim.topology import parse_topology
 
+    check_records(records, overwrite)
     for option, path in (("--out", out), ("--queues", queues)):
         if path is not None:
             check_output(option, path)
@@ -151,13 +161,16 @@ def replay(
         from ecn_marl.packets import replay as replay_on
     flow_list = rp.read_flows(flows, network)
     with progress("replay", "µs", duration_ms * 1e3, lines=False) as show:
-        result = replay_on(flow_list, network, settings, show)
+        result = replay_on(flow_list, network, settings, show, keep=records is not None)
     outputs = {}
     if out is not None:
         outputs[out] = Output("w", lambda file: rp.write_fct(result, file))
     if queues is not None:
         outputs[queues] = Output("wb", lambda file: rp.write_queues(result, file))
     write_all(outputs)
+    if records is not None:
+        about = {"flows": flows.name, "topology": topology, "backend": backend}
+        write_replay(result, settings, records, overwrite, **about)
     summary = result.summary()
     if as_json:
         typer.echo(json_text(summary))

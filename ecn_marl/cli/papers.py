@@ -80,7 +80,7 @@ def bench(options: Options, out: Path, results: Path | None, as_json: bool) -> N
             options.seeds,
             only,
             cells,
-            **common,
+            **common,  # with `records`: places are `PAPER/CELL`, so papers may share the folder
         )
         for name in names
     ]

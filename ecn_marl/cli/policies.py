@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,10 +14,14 @@ from ecn_marl.cli.terminal import (
     Backend,
     Env,
     Json,
+    Overwrite,
+    Records,
     RunLoad,
     RunMaxSteps,
     Seed,
+    check_records,
     draw_slowdown,
+    show_rates,
     show_results,
     write_bytes,
 )
@@ -135,18 +139,8 @@ def evaluate(
             min=1,
         ),
     ] = 1,
-    records: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Write tables of all flows, ports and episodes to this folder, and draw slowdown "
-            "against flow size. Parquet with pyarrow (extra `records`), CSV without it.",
-            show_default="no records",
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace records that are in the folder.")
-    ] = False,
+    records: Records = None,
+    overwrite: Overwrite = False,
     check: Annotated[
         bool,
         typer.Option(
@@ -157,24 +151,20 @@ def evaluate(
 ) -> None:
     """Compare policies on the same tuning episodes, which no policy was trained on."""
     from ecn_marl.cli import rate
+    from ecn_marl.envs.rate.scenarios import RateScenario
     from ecn_marl.experiments import evaluation as ev
     from ecn_marl.experiments import jobs as jb
-    from ecn_marl.experiments.evaluation import EPISODES
+    from ecn_marl.experiments.evaluation import EPISODES, RATE_EPISODES
     from ecn_marl.experiments.policies import resolve
 
-    if rate.is_evaluation(policies, scenario):
-        inapplicable = jb.not_none(
-            load=load,
-            max_steps=max_steps,
-            allow_flagged=allow_flagged or None,
-            records=records,
-            overwrite=overwrite or None,
-        )
-        rate.evaluate(policies, scenario, episodes or 1, seed, inapplicable, env or [], as_json)
-        return
-    options = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
-    count = episodes or EPISODES
-    total = count * sum(len(resolve(name).members) for name in policies)
+    if of_flows := rate.is_evaluation(policies, scenario):
+        rate.check_options(jb.not_none(load=load, max_steps=max_steps))
+        options = jb.parse_fields(env or [], RateScenario)
+        count, total = episodes or RATE_EPISODES, (episodes or RATE_EPISODES) * len(policies)
+    else:
+        options = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
+        count = episodes or EPISODES
+        total = count * sum(len(resolve(name).members) for name in policies)
     with progress("evaluate", "episodes", total) as show:
         result = ev.evaluate(
             policies,
@@ -191,6 +181,9 @@ def evaluate(
             show=show,
             **options,
         )
+    if of_flows:
+        show_rates(result, as_json)
+        return
     show_results({"evaluation": result.summary}, as_json)
     if result.tables is not None:
         draw_slowdown(result, as_json)
@@ -233,9 +226,15 @@ def play(
             help="Speed of a film: tuning intervals per second (gif, mp4).", min=1, max=50
         ),
     ] = 10,
+    records: Records = None,
+    overwrite: Overwrite = False,
 ) -> None:
-    """Record one episode to watch: as a web page with a time slider, a GIF or a film."""
+    """Record one episode to watch: as a web page with a time slider, a GIF or a film.
+
+    With --records, its tables are those of `ecn-marl eval --episodes 1`, which runs it once more.
+    """
     from ecn_marl._files import Output, check_output, write_all
+    from ecn_marl.experiments import evaluation as ev
     from ecn_marl.experiments import jobs as jb
     from ecn_marl.experiments import policies as po
     from ecn_marl.render import player
@@ -243,6 +242,7 @@ def play(
 
     check_output("--out", out)
     suffix = player.check_format("--out", out)
+    check_records(records, overwrite)
     options = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
     names = [policy] if beside is None else [policy, beside]
     arena = po.arena(names, scenario, **options)
@@ -254,6 +254,14 @@ def play(
             played_env, controller = arena.env(name), arena.controller(name)
             episode = record(played_env, played_env.default_params, controller, seed)
             sides.append(Side(label, played_env, episode))
+        if records is not None:
+            show(len(names), "records")
+            kept: dict[str, Any] = {
+                "records": records,
+                "overwrite": overwrite,
+                "allow_flagged": True,
+            }
+            ev.evaluate(names, scenario, episodes=1, seed=seed, show=_silent, **kept, **options)
     data = player.content(sides, seed, suffix, fps)
     write_all({out: Output("wb", partial(write_bytes, data))})
     first, size = sides[0], len(data) / 1e6
@@ -262,3 +270,7 @@ def play(
     for side in sides:
         counts = player.accounts(side.episode).items()
         typer.echo(f"{side.label}: " + ", ".join(f"{name} {count:,.0f}" for name, count in counts))
+
+
+def _silent(done: float, note: str = "") -> None:
+    """Shows nothing."""

@@ -9,10 +9,7 @@ from typing import Any
 
 import typer
 
-from ecn_marl.cli.terminal import show_tables
 from ecn_marl.render.bars import Move, progress
-
-DEFAULT_SCENARIO = "many-to-one-8-v0"
 
 _EVAL = "evaluate the run with `ecn-marl eval RUN`"
 INSTEAD = {
@@ -73,6 +70,7 @@ def train(
     from ecn_marl._files import json_text
     from ecn_marl.baselines.training.loop import Saving
     from ecn_marl.experiments import rate
+    from ecn_marl.experiments import workflow as wf
 
     if "envs" in user_options:  # here it is a setting of the learner
         settings = [*settings, f"envs={user_options.pop('envs')}"]
@@ -84,7 +82,7 @@ def train(
     if resume is not None:
         _check_resumed(resume, algorithm, seed, out, settings)
     seed = seed or 0
-    saving_times = Saving(*saving)
+    saving_times, done = Saving(*saving), 0 if resume is None else wf.steps_of_run(resume)
     folder = resume or out or Path("runs") / f"{algorithm}-seed{seed}"
     with progress(f"train {algorithm or folder}", "%", 100.0, lines=False) as show:
 
@@ -106,6 +104,10 @@ def train(
                 saving=saving_times,
                 progress=report,
             )
+    if resume is not None and done >= rows[-1]["steps"]:
+        typer.echo(
+            f"{folder}: has its {done:,} steps already; --steps continues it to more", err=True
+        )
     if as_json:
         typer.echo(json_text({"run": str(folder), "training": rows[-1]}))
     else:
@@ -174,54 +176,13 @@ def export(run: str, out: Path, checkpoint: str, int8: bool, tree: int | None) -
         )
 
 
-def evaluate(
-    policies: list[str],
-    scenario: str | None,
-    episodes: int,
-    seed: int,
-    inapplicable: Mapping[str, object],
-    fields: list[str],
-    as_json: bool,
-) -> None:
-    """Measure policies, and print a table or JSON.
-
-    Args:
-        policies: runs, files and senders.
-        scenario: name of a scenario; None for `DEFAULT_SCENARIO`.
-        episodes: episodes per policy.
-        seed: seed of the first episode.
-        inapplicable: options that the user has set and that do not apply here.
-        fields: fields of the scenario, `name=value`.
-        as_json: whether to print JSON.
-
-    Raises:
-        ValueError: an option that does not apply, or see `experiments.rate`.
-    """
+def check_options(given: Mapping[str, object]) -> None:
+    """Raise a ValueError for options of `eval` that do not apply where flows are the agents."""
     from ecn_marl._errors import bad_value
-    from ecn_marl._files import json_text
-    from ecn_marl.envs.rate.scenarios import RateScenario
-    from ecn_marl.experiments import rate
-    from ecn_marl.experiments.jobs import parse_fields
-    from ecn_marl.render.rate_table import rate_table
 
-    for name, value in inapplicable.items():
-        raise bad_value(
-            f"--{name.replace('_', '-')}", value, "no such option where flows are the agents"
-        )
-    options = parse_fields(fields, RateScenario)
-    with progress("evaluate", "episodes", float(episodes * len(policies)), lines=False) as show:
-        result = rate.evaluate_rate(
-            policies,
-            scenario or DEFAULT_SCENARIO,
-            options=options,
-            seed=seed,
-            seeds=episodes,
-            progress=show,
-        )
-    if as_json:
-        typer.echo(json_text(result))
-    else:
-        show_tables([rate_table(result)])
+    for name, value in given.items():
+        option = f"--{name.replace('_', '-')}"
+        raise bad_value(option, value, "no such option where flows are the agents")
 
 
 def bench(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
@@ -55,6 +56,18 @@ AllowFlagged = Annotated[
         "too small (flow slots, histories, buffers; docs/limits.md).",
     ),
 ]
+Records = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Write tables of all flows, ports and episodes to this folder. Parquet with pyarrow "
+        "(extra `records`), CSV without it.",
+        show_default="no records",
+    ),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace records that are in the folder.")
+]
 Episodes = Annotated[int, typer.Option(help="Number of episodes per policy.", min=1)]
 
 
@@ -90,6 +103,18 @@ def show_results(result: dict[str, Any], as_json: bool) -> None:
         )
 
 
+def show_rates(result: Result, as_json: bool) -> None:
+    """Print the result of an evaluation where flows are the agents, as JSON or as a table."""
+    from ecn_marl._files import json_text, without_nan
+
+    if as_json:
+        typer.echo(json_text(without_nan(result.summary)))
+    else:
+        show_tables(result.rich())
+    if result.tables is not None and not as_json:
+        typer.echo(f"{result.tables.folder}: {', '.join(result.tables.names)}")
+
+
 def draw_slowdown(result: Result, quiet: bool) -> None:
     """Draw slowdown against flow size beside the records of an evaluation, and name the files."""
     from ecn_marl.render.record_plots import save
@@ -100,6 +125,17 @@ def draw_slowdown(result: Result, quiet: bool) -> None:
     save(result.plot.slowdown(), picture)
     if not quiet:
         typer.echo(f"{tables.folder}: {', '.join(sorted(p.name for p in tables.folder.iterdir()))}")
+
+
+def check_records(records: Path | None, overwrite: bool) -> None:
+    """Raise a ValueError unless records can be written, or if there are none to overwrite."""
+    from ecn_marl._errors import bad_value
+    from ecn_marl._tables import check_folder
+
+    if records is not None:
+        check_folder(records, overwrite, "--records")
+    elif overwrite:
+        raise bad_value("--overwrite", overwrite, "used with --records: it replaces these")
 
 
 @contextmanager

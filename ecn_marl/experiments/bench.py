@@ -14,6 +14,8 @@
     OUT/SCENARIO/sealed/scores/NAME.json         the same on sealed episodes
     OUT/SCENARIO/splits/SPLIT/VARIANT/…          searches and scores of a variant
 
+With `plan.records`, tables of every flow, interval and episode go to a folder for each place.
+
 A stopped bench goes on where it was. `engine.py` trains and scores.
 """
 
@@ -28,9 +30,10 @@ import jax
 
 from ecn_marl._lock import locked
 from ecn_marl.baselines.oracle import BEST, ORACLE
-from ecn_marl.experiments.engine import report_keys, scored, train
+from ecn_marl.experiments.engine import begin_recording, report_keys, scored, train
 from ecn_marl.experiments.plan import Comparison, Place, Plan
 from ecn_marl.experiments.recipes import budgets
+from ecn_marl.experiments.recording import close
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.sources import Checkout, checkout, code, settings_hash
 from ecn_marl.experiments.splits import SPLITS_VERSION
@@ -65,14 +68,23 @@ def _bench(
 ) -> dict[str, dict[str, Record]]:
     """Run `bench` in a locked folder."""
     records: dict[str, dict[str, Record]] = {}
+    # Before all work: a folder that holds other records is an error now, not after a training.
+    tables = {p.name: begin_recording(plan, p, policies) for p in plan.places()}
     commit = {} if repository is None else {"commit": repository.commit}
     for place in plan.places():
         for name in policies:
             if plan.recipe(place.site.scenario, name) is not None:
                 train(plan, place.site, name, show)
         records[place.name] = scored(
-            plan, place, policies, show, partial(_keys, repository=repository), **commit
+            plan,
+            place,
+            policies,
+            show,
+            partial(_keys, repository=repository),
+            tables[place.name],
+            **commit,
         )
+        close(tables[place.name])
     return records
 
 

@@ -22,7 +22,14 @@ from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan
 from ecn_marl.baselines.algorithms import ALGORITHMS
 from ecn_marl.baselines.evaluation.cost import decision_us
-from ecn_marl.baselines.evaluation.episodes import BATCH, Evaluation, episodes_runner, evaluate
+from ecn_marl.baselines.evaluation.episodes import (
+    BATCH,
+    Evaluation,
+    episodes_runner,
+    evaluate,
+    fixed_runner,
+    shared_runner,
+)
 from ecn_marl.baselines.evaluation.merit import greedy_controller
 from ecn_marl.baselines.evaluation.objective import episode_objective, geometric_means
 from ecn_marl.baselines.evaluation.streams import tuning_keys
@@ -42,8 +49,10 @@ from ecn_marl.experiments.measured_delay import measured_delay_us
 from ecn_marl.experiments.plan import SEALED, Comparison, Place, Site
 from ecn_marl.experiments.policies import Arena, resolve
 from ecn_marl.experiments.recipes import Recipe
+from ecn_marl.experiments.recording import Keep, Recording
+from ecn_marl.experiments.recording import facts as recording_facts
 from ecn_marl.experiments.records import Record
-from ecn_marl.experiments.sources import code, own_sources
+from ecn_marl.experiments.sources import code, own_sources, settings_hash
 from ecn_marl.experiments.workflow import Show
 
 Keys = Callable[[Comparison, Place, Sequence[str], Mapping[str, Any]], jax.Array]
@@ -64,9 +73,12 @@ def scored(
     policies: Sequence[str],
     show: Callable[[str], Show],
     keys: Keys | None = None,
+    recording: Recording | None = None,
     **facts: str,
 ) -> dict[str, Record]:
     """Records of policies in a place, read from their files where these are of this plan.
+
+    With a recording, policies whose tables are not whole are scored anew.
 
     Args:
         plan: seeds, episodes and recipes.
@@ -75,13 +87,18 @@ def scored(
         show: `show(task)(done, note)` reports progress, `done` a share of the task.
         keys: gives the keys of the episodes; only called if a record is missing. None for tuning
             episodes.
+        recording: writes tables of the episodes, see `begin_recording`; None for none.
         **facts: further entries for the `meta` of new records.
     """
     folder = place.folder / (SEALED if plan.stream == SEALED else "") / "scores"
     files = {name: folder / f"{searches.file_name(name)}.json" for name in policies}
     requests = {name: _request(plan, place, name) for name in policies}
     records = {name: _stored(files[name], requests[name]) for name in policies}
-    missing = [name for name in policies if records[name] is None]
+    missing = [
+        name
+        for name in policies
+        if records[name] is None or (recording is not None and not recording.has(name))
+    ]
     if not missing:
         return {name: record for name, record in records.items() if record is not None}
     # Searches come before the keys: `bench --sealed` notes a use of the episodes when it gives
@@ -94,7 +111,8 @@ def scored(
     for name in missing:
         recipe = plan.recipe(place.site.scenario, name)
         score = plan.scorer(name) or (_score_rule if recipe is None else _score_learner)
-        evaluations, meta, curves = score(plan, place, name, episode_keys, show)
+        kept = None if recording is None else partial(recording.keep, name)
+        evaluations, meta, curves = score(plan, place, name, episode_keys, show, kept)
         meta = {**meta, **_facts(plan, place, name), **facts, "asked": requests[name]}
         record = Record.of(name, evaluations, json_types(without_nan(meta), str), curves)
         if recipe is not None:
@@ -103,6 +121,42 @@ def scored(
         record.save(files[name])
         records[name] = record
     return {name: record for name, record in records.items() if record is not None}
+
+
+def begin_recording(plan: Comparison, place: Place, policies: Sequence[str]) -> Recording | None:
+    """Begin the tables of a place in a folder of `plan.records`, or go on with them.
+
+    Rows that learn in the episodes that score them (`plan.scorer`) have none: their intervals are
+    those of a training.
+
+    Args:
+        plan: seeds, episodes and recipes.
+        place: where policies are scored.
+        policies: names of the policies.
+
+    Returns:
+        What `scored` takes; None if the plan keeps no records.
+
+    Raises:
+        ValueError: the folder holds something else, or records of another plan.
+    """
+    if plan.records is None:
+        return None
+    kept = [name for name in policies if plan.scorer(name) is None]
+    shown: dict[tuple[str, int], str] = {}
+    for name in kept:
+        learns = plan.recipe(place.site.scenario, name) is not None
+        label = name if learns else resolve(name).label
+        shown |= {(name, seed): label for seed in range(plan.seeds if learns else 1)}
+    about = recording_facts(
+        scenario=place.name,
+        options=json_types(place.options, str),
+        seed=None if plan.stream == SEALED else plan.eval_seed,
+        stream=plan.stream,
+        asked=settings_hash([_request(plan, place, name) for name in kept]),
+    )
+    folder = plan.records / searches.file_name(place.name)
+    return Recording(folder, shown, plan.episodes, about, plan.overwrite, resume=True)
 
 
 def _stored(file: Path, request: Mapping[str, object]) -> Record | None:
@@ -200,12 +254,20 @@ Curves = list[tuple[np.ndarray, np.ndarray]]
 Scored = tuple[list[Evaluation], dict[str, Any], Curves | None]
 """Evaluations (one per seed), entries of `meta` beside `_facts`, learning curves."""
 
-Scorer = Callable[[Comparison, Place, str, jax.Array, Callable[[str], Show]], Scored]
-"""Scores a policy in a place on the episodes of some keys."""
+KeepOf = Callable[[int], Keep]
+"""What writes the records of a policy's seed."""
+
+Scorer = Callable[[Comparison, Place, str, jax.Array, Callable[[str], Show], KeepOf | None], Scored]
+"""Scores a policy in a place on the episodes of some keys, and keeps records of them."""
 
 
 def _score_rule(
-    plan: Comparison, place: Place, name: str, keys: jax.Array, show: Callable[[str], Show]
+    plan: Comparison,
+    place: Place,
+    name: str,
+    keys: jax.Array,
+    show: Callable[[str], Show],
+    kept: KeepOf | None,
 ) -> Scored:
     """Score a policy that is not trained here: a rule, or an exported policy."""
     move = show(f"{place.name}: {name}")
@@ -222,9 +284,10 @@ def _score_rule(
         name=name,
         episodes=plan.episodes,
         keys=keys,
-        run=None if fixed is None else partial(_fixed_runner(env, place.windows), fixed),
+        runner=shared_runner(controller, place.windows),
         windows=place.windows,
         progress=lambda done: move(done / plan.episodes, "episodes"),
+        keep=None if kept is None else kept(0),
     )
     meta: dict[str, Any] = {"options": place.options}
     if _beside_curves(place, name):
@@ -258,18 +321,17 @@ def _curve_level(plan: Comparison, place: Place, env: PortEnvironment, fixed: ob
     count = plan.eval_episodes
     size = max(count, min(plan.episodes, BATCH))  # the batch of the scores: compiled already
     keys = tuning_keys("checkpoints", 0, count)[np.arange(size) % count]
-    metrics = jax.device_get(_fixed_runner(env, place.windows)(fixed, keys))
+    metrics = jax.device_get(fixed_runner(env, place.windows)(fixed, keys))
     return float(geometric_means(episode_objective(metrics)["J"][:count]))
 
 
-@cache
-def _fixed_runner(env: PortEnvironment, windows: int) -> Callable[..., Any]:
-    """Runs episodes under fixed thresholds; compiled once for all settings of a scenario."""
-    return episodes_runner(env, env.default_params, lambda ecn: lambda key, obs: ecn, windows)
-
-
 def _score_learner(
-    plan: Comparison, place: Place, name: str, keys: jax.Array, show: Callable[[str], Show]
+    plan: Comparison,
+    place: Place,
+    name: str,
+    keys: jax.Array,
+    show: Callable[[str], Show],
+    kept: KeepOf | None,
 ) -> Scored:
     """Score the policies of all seeds of a run."""
     move = show(f"{place.name}: score {name}")
@@ -284,10 +346,13 @@ def _score_learner(
         delay_option = {"decision_delay_us": delay_us}
     env = make(place.scenario, **options, **delay_option)
     params = env.default_params
+
     # The policy's parameters are an argument of the program, which is compiled once for all seeds.
-    compiled = episodes_runner(
-        env, params, lambda actor: greedy_controller(algorithm, actor, env), place.windows
-    )
+    @cache
+    def compiled(env: PortEnvironment) -> Callable[..., Any]:
+        build = partial(_greedy, algorithm, env)
+        return episodes_runner(env, params, build, place.windows)
+
     evaluations: list[Evaluation] = []
     for i, actor in enumerate(actors):
         evaluation = evaluate(
@@ -297,7 +362,8 @@ def _score_learner(
             name=name,
             episodes=plan.episodes,
             keys=keys,
-            run=partial(compiled, actor),
+            runner=partial(_with_actor, compiled, actor),
+            keep=None if kept is None else kept(i),
         )
         evaluations.append(evaluation)
         move((i + 1) / len(actors), "seeds")
@@ -317,6 +383,16 @@ def _score_learner(
         **delay_option,
     }
     return evaluations, meta, curves(rows, plan.seeds)
+
+
+def _with_actor(
+    compiled: Callable[..., Any], actor: PyTree, env: PortEnvironment
+) -> Callable[..., Any]:
+    return partial(compiled(env), actor)
+
+
+def _greedy(algorithm: Any, env: PortEnvironment, actor: PyTree) -> Any:
+    return greedy_controller(algorithm, actor, env)
 
 
 def _decision_costs(

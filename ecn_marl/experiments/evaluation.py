@@ -20,7 +20,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl._tables import check_folder
 from ecn_marl.baselines.evaluation import traces
 from ecn_marl.baselines.evaluation.completion import summarise
-from ecn_marl.baselines.evaluation.episodes import Evaluation, evaluation_keys
+from ecn_marl.baselines.evaluation.episodes import Evaluation, evaluation_keys, shared_runner
 from ecn_marl.baselines.evaluation.episodes import evaluate as evaluate_one
 from ecn_marl.baselines.evaluation.statistics import over_seeds
 from ecn_marl.baselines.oracle import BEST
@@ -37,21 +37,22 @@ from ecn_marl.experiments.policies import (
     resolve,
 )
 from ecn_marl.experiments.processes import Task, in_processes, processes
+from ecn_marl.experiments.rate_evaluation import evaluate_rates
 from ecn_marl.experiments.recording import Keep, Recording, facts
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.results import Result
 from ecn_marl.experiments.workflow import Show
 from ecn_marl.render.bars import notebook_progress
 
-EPISODES = 64
-"""Episodes of each policy, if nothing else is asked for."""
+EPISODES, RATE_EPISODES = 64, 1
+"""Episodes of each policy, if nothing else is asked for; where flows are the agents."""
 
 
 def evaluate(
     policies: Any,
     scenario: str | None = None,
     *,
-    episodes: int = EPISODES,
+    episodes: int | None = None,
     seed: int = 0,
     records: bool | str | PathLike[str] = True,
     overwrite: bool = False,
@@ -63,7 +64,11 @@ def evaluate(
     check: bool = False,
     **options: Any,
 ) -> Result:
-    """Evaluate policies of ports on the same episodes, which no policy was trained on.
+    """Evaluate policies on the same episodes, which no policy was trained on.
+
+    Where flows are the agents (by the scenario, else by the first policy) these are runs and files
+    of such learners, and senders such as `swift:htsim`, and the result is a
+    `rate_evaluation.RateResult`, with `.episodes` and `.flows`.
 
     Args:
         policies: one, or several: names as the command `eval` takes them (`static:best`, `rule`,
@@ -71,11 +76,11 @@ def evaluate(
             user's own functions, see `experiments.policies.OwnPolicy`.
         scenario: name of a scenario; None for that of the first trained policy, else
             `restore-serve-v0`.
-        episodes: episodes of each policy.
+        episodes: episodes of each policy; None for 64, or 1 where flows are the agents.
         seed: which tuning episodes.
         records: a new folder for the tables of flows, ports and episodes; True for a temporary
             one, which is removed with the result; False to keep none: an evaluation takes some
-            per cent less time then. Packets keep none.
+            per cent less time then.
         overwrite: whether records in the folder are replaced.
         checkpoint: which policy of a run: `best` (the latest if none was evaluated), `latest`.
         allow_flagged: whether results that do not count are scored all the same, see
@@ -86,60 +91,91 @@ def evaluate(
         check: whether to hold the completion times of all flows against what every link can have
             carried, see `sim.capacity`; takes time in proportion to the square of a link's flows.
         **options: options of `ecn_marl.make`, e.g. `load=0.5`; `max_steps` counts the intervals of
-            the scenario, whatever those of a policy are.
+            the scenario, whatever those of a policy are. Where flows are the agents, fields of
+            `RateScenario`.
 
     Raises:
         ValueError: an unknown name, an option that a policy brings along itself, a policy that
             does not fit the scenario, or a folder that holds something else.
         BrokenInvariant: with `check`, flows are through a link before it can have carried them.
     """
-    named = _listed(policies)
+    listed = _listed(policies)
+    folder = None if isinstance(records, bool) else Path(fspath(records))
+    if folder is not None:
+        check_folder(folder, overwrite)
+    temporary = tempfile.TemporaryDirectory(prefix="ecn-marl-") if records is True else None
+    if temporary is not None:
+        folder = Path(temporary.name) / "records"
+    if rate.is_rate_evaluation([_name(x) for x in listed], scenario):
+        given = {"backend": backend, "workers": workers, "check": check}
+        _refuse_of_ports(given | {"allow_flagged": allow_flagged})
+        count = RATE_EPISODES if episodes is None else episodes
+        with notebook_progress("evaluate", count * len(listed), show) as move:
+            rates = evaluate_rates(
+                listed,
+                scenario,
+                options=options,
+                episodes=count,
+                seed=seed,
+                folder=folder,
+                overwrite=overwrite,
+                checkpoint=checkpoint,
+                show=move,
+            )
+        rates.temporary = temporary
+        return rates
+    episodes = EPISODES if episodes is None else episodes
     check_value("episodes", episodes, Whole(low=1))
     check_seed(seed)
     check_value("workers", workers, Whole(low=1))
-    on_packets = is_packets(backend)
-    if workers > 1 and not on_packets:
+    if not is_packets(backend) and workers > 1:
         allowed = "1 without packets: the fluid runs episodes in batches"
         raise bad_value("workers", workers, allowed)
-    if check and on_packets:
-        raise bad_value("check", check, "False with packets, which keep no log of flows")
-    if isinstance(records, bool):
-        folder, records = None, records and not on_packets
-    else:
-        folder = Path(fspath(records))
-        if on_packets:
-            raise bad_value("records", str(folder), "none with packets, which keep no tables")
-        check_folder(folder, overwrite)
+    named = [_of_ports(policy) for policy in listed]
     place = replace(arena(named, scenario, **options), checkpoint=checkpoint, backend=backend)
     members = [resolve(x) for policy in named for x in _members(policy)]
     names = [member.name for member in members]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise bad_value("policies", twice, "each of them once, under names of their own")
-    with notebook_progress("evaluate", episodes * len(members), show) as move:
-        temporary = tempfile.TemporaryDirectory(prefix="ecn-marl-") if records is True else None
-        if temporary is not None:
-            folder = Path(temporary.name) / "records"
-        with processes(workers) as pool:
-            result = _evaluate(
-                place, members, episodes, seed, folder, overwrite, allow_flagged, move, pool, check
-            )
+    bar = notebook_progress("evaluate", episodes * len(members), show)
+    with bar as move, processes(workers) as pool:
+        result = _evaluate(
+            place, members, episodes, seed, folder, overwrite, allow_flagged, move, pool, check
+        )
     result.temporary = temporary
     return result
 
 
-def _listed(policies: Any) -> list[Named]:
-    """The policies, one or several, resolved; rates of flows are refused."""
+def _listed(policies: Any) -> list[Any]:
+    """The policies, one or several."""
     several = isinstance(policies, Iterable) and not isinstance(policies, str | PathLike)
     listed = list(policies) if several and not callable(policies) else [policies]
     if not listed:
         raise bad_value("policies", listed, "at least one")
-    for policy in listed:
-        name = fspath(policy) if isinstance(policy, str | PathLike) else None
-        if name is not None and rate.is_rate_evaluation([name], None):
-            allowed = "policies of ports here: this one sets rates of flows (`ecn-marl eval`)"
-            raise bad_value("policy", name, allowed)
-    return [resolve(policy) for policy in listed]
+    return listed
+
+
+def _name(policy: Any) -> str:
+    """The name of a policy; empty if it has none."""
+    return fspath(policy) if isinstance(policy, str | PathLike) else ""
+
+
+def _of_ports(policy: Any) -> Named:
+    """A policy of ports, resolved."""
+    if rate.is_rate_evaluation([_name(policy)], None):
+        allowed = "a policy of ports, as the first one: this one sets rates of flows"
+        raise bad_value("policy", _name(policy), allowed)
+    return resolve(policy)
+
+
+def _refuse_of_ports(given: Mapping[str, Any]) -> None:
+    """Refuse settings that evaluations of rates do not have."""
+    usual = {"backend": FLUID, "workers": 1, "check": False, "allow_flagged": False}
+    for name, value in given.items():
+        if value != usual[name]:
+            allowed = f"{usual[name]!r} where flows are the agents"
+            raise bad_value(name, value, allowed)
 
 
 def _members(policy: Named) -> list[Any]:
@@ -191,10 +227,13 @@ def _evaluate(
         done = len(evaluations) * episodes
         show(done, f"{policy.label}: compiling" if done < total else "")
         progress = partial(_progress, show, done, policy.label)
+        keep = _keep(recording, policy.name, check)
         if pool is not None:
             found = controller if isinstance(policy, Searched) else None  # none searches again
-            task = Task(replace(place, progress=None), policy, episodes, seed, found)
-            evaluations[policy.name] = in_processes(pool, task, progress)
+            alone = replace(place, progress=None)
+            task = Task(alone, policy, episodes, seed, found, traced=keep is not None)
+            write = None if keep is None else partial(_with_env, keep, env)
+            evaluations[policy.name] = in_processes(pool, task, progress, write)
         else:
             evaluations[policy.name] = evaluate_one(
                 env,
@@ -204,7 +243,8 @@ def _evaluate(
                 episodes=episodes,
                 seed=seed,
                 progress=progress,
-                keep=_keep(recording, policy.name, check),
+                runner=shared_runner(controller),
+                keep=keep,
             )
         more[policy.name] = {"interval_us": env.interval_us}
         if (settings := policy.settings(place)) is not None:
@@ -244,6 +284,10 @@ def _keep(recording: Recording | None, name: str, check: bool) -> Keep | None:
             write(first, env, params, metrics)
 
     return checked
+
+
+def _with_env(keep: Keep, env: Any, first: int, metrics: dict[str, Any]) -> None:
+    keep(first, env, env.default_params, metrics)
 
 
 def _progress(show: Show, before: int, note: str, done: int) -> None:

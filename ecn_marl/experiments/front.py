@@ -226,6 +226,8 @@ def bench(
     options: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     out: str | PathLike[str] = "runs/bench",
+    records: str | PathLike[str] | None = None,
+    overwrite: bool = False,
     allow_flagged: bool = False,
     show: Callable[[str], wf.Show] | None = None,
 ) -> BenchResult:
@@ -246,6 +248,9 @@ def bench(
         options: options of `ecn_marl.make` for everything.
         settings: settings of the learners that have them.
         out: folder of the comparison.
+        records: folder for tables of all flows, ports and episodes, a folder for each scenario;
+            None for none.
+        overwrite: whether to replace records of another plan there.
         allow_flagged: whether results that do not count are scored all the same.
         show: `show(task)(share done, note)` moves a bar; None for one in notebooks.
 
@@ -269,6 +274,8 @@ def bench(
         settings=dict(settings or {}),
         effort=Effort(episodes=search_episodes),
         eval_episodes=eval_episodes,
+        records=None if records is None else Path(records),
+        overwrite=overwrite,
     )
     with ExitStack() as stack:
 

@@ -70,7 +70,10 @@ def _bound(
         if rate.is_rate_run(name):
             return rate.rate_policy_of(name, checkpoint)
         if rate.is_senders(name):
-            allowed = "a policy: senders set their rates themselves; use transport=… of a scenario"
+            allowed = (
+                "a policy that takes observations: senders set their rates themselves; evaluate "
+                "them by this name, or put them into a scenario, transport=…"
+            )
             raise bad_value("policy", name, allowed)
     named = po.resolve(policy)
     if isinstance(named, po.OwnPolicy):

@@ -56,6 +56,8 @@ class Plan:
         settings: settings of trainers that have them, over those of the recipes.
         effort: how much is searched for the reference policies.
         eval_episodes: episodes that a checkpoint is evaluated on while training.
+        records: folder for tables of all scored episodes, a folder for each place; None for none.
+        overwrite: whether to replace records of another plan there.
     """
 
     scenarios: tuple[str, ...]
@@ -71,6 +73,8 @@ class Plan:
     settings: Mapping[str, Any] = field(default_factory=dict)
     effort: Effort = field(default_factory=Effort)
     eval_episodes: int = 16
+    records: Path | None = None
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         """Check everything before anything is trained."""
@@ -179,6 +183,14 @@ class Comparison(Protocol):
     @property
     def eval_episodes(self) -> int:
         """Episodes that a checkpoint is evaluated on while training."""
+
+    @property
+    def records(self) -> Path | None:
+        """Folder for tables of all scored episodes; None for none."""
+
+    @property
+    def overwrite(self) -> bool:
+        """Whether to replace records of another plan there."""
 
     def places(self) -> Sequence[Place]:
         """Where policies are scored."""

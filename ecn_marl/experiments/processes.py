@@ -14,8 +14,10 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import PyTree
 
-from ecn_marl.baselines.evaluation.episodes import Evaluation, evaluate, evaluation_keys
+from ecn_marl.baselines.evaluation.episodes import BATCH, Evaluation, evaluate, evaluation_keys
+from ecn_marl.baselines.evaluation.traces import TRACE, episode_of, stacked
 
 if TYPE_CHECKING:
     from ecn_marl.experiments.policies import Arena, Named
@@ -31,6 +33,7 @@ class Task:
         episodes: number of episodes.
         seed: which tuning episodes.
         controller: the controller; None where processes are to make it from the name.
+        traced: whether flows and intervals are traced.
     """
 
     arena: Arena
@@ -38,6 +41,7 @@ class Task:
     episodes: int
     seed: int
     controller: Any = None
+    traced: bool = False
 
 
 @contextmanager
@@ -52,7 +56,10 @@ def processes(workers: int) -> Iterator[ProcessPoolExecutor | None]:
 
 
 def in_processes(
-    pool: ProcessPoolExecutor, task: Task, progress: Callable[[int], None]
+    pool: ProcessPoolExecutor,
+    task: Task,
+    progress: Callable[[int], None],
+    keep: Callable[[int, dict[str, Any]], None] | None = None,
 ) -> Evaluation:
     """Evaluate a policy; the result is that of `evaluate`.
 
@@ -60,13 +67,23 @@ def in_processes(
         pool: the processes.
         task: what to run.
         progress: called with the number of episodes done.
+        keep: called after every `BATCH` episodes of a traced task with the number of the first, and
+            their metrics.
     """
-    parts = []
-    for part in pool.map(partial(_episode, task), range(task.episodes)):
-        parts.append(part)
-        progress(len(parts))
+    parts: list[dict[str, np.ndarray]] = []
+    batch: list[dict[str, Any]] = []
+    for done, part in enumerate(pool.map(partial(_episode, task), range(task.episodes)), 1):
+        batch.append(part)
+        progress(done)
+        if len(batch) < BATCH and done < task.episodes:
+            continue
+        each = [x.pop(TRACE) for x in batch] if task.traced else []
+        parts.append({n: np.concatenate([x[n] for x in batch]) for n in batch[0]})
+        if keep is not None:
+            keep(done - len(batch), parts[-1] | {TRACE: stacked(each)})
+        batch = []
     return Evaluation(
-        task.policy.name, {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
+        task.policy.name, {n: np.concatenate([x[n] for x in parts]) for n in parts[0]}
     )
 
 
@@ -74,8 +91,8 @@ _MADE: dict[str, tuple[Any, Any]] = {}
 """Environment and controller of the policy that a process runs, made once."""
 
 
-def _episode(task: Task, i: int) -> dict[str, np.ndarray]:
-    """Metrics of an episode."""
+def _episode(task: Task, i: int) -> dict[str, Any]:
+    """Metrics of an episode, and its trace."""
     name = task.policy.name
     if name not in _MADE:
         _MADE.clear()
@@ -85,5 +102,18 @@ def _episode(task: Task, i: int) -> dict[str, np.ndarray]:
         _MADE[name] = task.arena.env(task.policy), controller
     env, controller = _MADE[name]
     keys = evaluation_keys(task.seed, task.episodes)[i : i + 1]
-    params = env.default_params
-    return evaluate(env, params, controller, name=name, episodes=1, keys=keys).episodes
+    traced: list[Any] = []
+
+    def keep(first: int, env: Any, params: PyTree, metrics: dict[str, Any]) -> None:
+        traced.append(episode_of(metrics[TRACE], 0))
+
+    evaluation = evaluate(
+        env,
+        env.default_params,
+        controller,
+        name=name,
+        episodes=1,
+        keys=keys,
+        keep=keep if task.traced else None,
+    )
+    return evaluation.episodes | ({TRACE: traced[0]} if traced else {})

@@ -44,7 +44,7 @@ from ecn_marl.baselines.training.checkpoint import (
     write_json,
 )
 from ecn_marl.baselines.training.loop import Algorithm, Saving, state_shapes, train
-from ecn_marl.envs.rate.measure import OwnRates, Steered, Subject, measure
+from ecn_marl.envs.rate.measure import OwnRates, Steered, Subject
 from ecn_marl.envs.rate.scenarios import RateScenario, make_rate, rate_scenarios, with_options
 from ecn_marl.experiments.jobs import convert_settings
 from ecn_marl.sim.transports import TRANSPORTS, parse_transport
@@ -105,7 +105,8 @@ def is_rate_evaluation(policies: Sequence[str], scenario: str | None) -> bool:
     """Whether `eval` is about rates: by the scenario, else by the first policy."""
     if scenario is not None:
         return scenario in rate_scenarios()
-    return is_rate_run(policies[0]) or is_rate_file(policies[0])
+    first = policies[0]
+    return is_rate_run(first) or is_rate_file(first) or is_senders(first)
 
 
 def train_rate(
@@ -290,7 +291,7 @@ def rate_policy_of(
 
 
 def subject_of(
-    policy: str, scenario: str | RateScenario, options: dict[str, Any]
+    policy: str, scenario: str | RateScenario, options: dict[str, Any], checkpoint: str = "latest"
 ) -> tuple[Subject, RateScenario, PyTree]:
     """How a policy is measured: the subject, its scenario, and its parameters.
 
@@ -298,6 +299,7 @@ def subject_of(
         policy: folder of a run, a file, or the short form of senders.
         scenario: name of a scenario of rate control, or the scenario.
         options: fields of it.
+        checkpoint: of a run, see `run_actor`.
 
     Raises:
         ValueError: an unknown name, or a value that is not allowed.
@@ -310,7 +312,7 @@ def subject_of(
     if not is_rate_run(policy):
         spec = with_options(scenario, {**options, "transport": parse_transport(policy)})
         return OwnRates(spec.simulator(), spec.ecn), spec, None
-    trainer, actor, _ = run_actor(policy)
+    trainer, actor, _ = run_actor(policy, checkpoint)
     spec = with_options(scenario, options)
     c = trainer.config
     env = make_rate(spec, target=c.target, offset=c.offset, **trainer.view)
@@ -319,50 +321,3 @@ def subject_of(
         spec,
         actor,
     )
-
-
-def evaluate_rate(
-    policies: Sequence[str],
-    scenario: str,
-    *,
-    options: dict[str, Any] | None = None,
-    seed: int = 0,
-    seeds: int = 1,
-    progress: Callable[[float], None] | None = None,
-) -> dict[str, Any]:
-    """Measure policies in a scenario of rate control, all on the same episodes.
-
-    Args:
-        policies: names, see the module's docstring.
-        scenario: name of a scenario.
-        options: fields of `RateScenario`.
-        seed: first seed.
-        seeds: episodes per policy.
-        progress: called with the number of episodes done.
-
-    Returns:
-        `scenario`, `options`, `seed`, `episodes` and `policies`: of each, metrics by name, a list
-        with a number per episode; see `envs.rate.measure`.
-
-    Raises:
-        ValueError: an unknown name, a value that is not allowed, or `seeds` below 1.
-    """
-    if seeds < 1:
-        raise bad_value("episodes", seeds, "an integer >= 1")
-    subjects = [subject_of(policy, scenario, options or {}) for policy in policies]
-    metrics_of: dict[str, dict[str, list[float]]] = {}
-    for i, (policy, (subject, spec, actor)) in enumerate(zip(policies, subjects, strict=True)):
-
-        def show_share(done: float, before: int = i) -> None:
-            if progress is not None:
-                progress((before + done) * seeds)
-
-        metrics = measure(subject, spec, actor=actor, seed=seed, seeds=seeds, progress=show_share)
-        metrics_of[policy] = {name: values.tolist() for name, values in metrics.items()}
-    return {
-        "scenario": scenario,
-        "options": {name: str(value) for name, value in (options or {}).items()},
-        "seed": seed,
-        "episodes": seeds,
-        "policies": metrics_of,
-    }

@@ -50,6 +50,8 @@ class Recording:
         episodes: int,
         about: Mapping[str, object],
         overwrite: bool = False,
+        resume: bool = False,
+        tables: Sequence[str] = TABLES,
     ) -> None:
         """Begin.
 
@@ -59,16 +61,15 @@ class Recording:
             episodes: episodes of each.
             about: facts, see `TableWriter`.
             overwrite: whether to replace records that are there.
+            resume: whether to go on with them if they are of the same policies, facts and episodes.
+            tables: names of the tables.
 
         Raises:
             ValueError: see `TableWriter`.
         """
         self.numbers = {policy: i for i, policy in enumerate(policies)}
-        parts = [
-            _part(number, first)
-            for number in self.numbers.values()
-            for first in range(0, episodes, BATCH)
-        ]
+        self.firsts = range(0, episodes, BATCH)
+        parts = [_part(number, i) for number in self.numbers.values() for i in self.firsts]
         listed = [
             {"policy": name, "seed": seed, "label": label}
             for (name, seed), label in policies.items()
@@ -76,9 +77,15 @@ class Recording:
         self.writer = TableWriter(
             folder,
             {**about, "episodes": episodes, "policies": listed},
-            dict.fromkeys(TABLES, parts),
+            dict.fromkeys(tables, parts),
             overwrite,
+            resume,
         )
+
+    def has(self, name: str) -> bool:
+        """Whether all records of a policy, of all its seeds, are there."""
+        own = [i for (policy, _), i in self.numbers.items() if policy == name]
+        return all(self.writer.has(_part(i, first)) for i in own for first in self.firsts)
 
     def keep(self, name: str, seed: int = 0) -> Keep:
         """The function that writes what a policy did in a batch of episodes."""
@@ -92,28 +99,59 @@ class Recording:
     def _write(
         self, policy: tuple[str, int], first: int, env: Any, params: PyTree, metrics: dict[str, Any]
     ) -> None:
-        part = _part(self.numbers[policy], first)
         trace = metrics.pop(traces.TRACE)
         count = len(metrics["reward"])
         ports = traces.port_columns(env, trace)
         repeats = len(ports["start_us"]) // count
         episode = np.repeat(np.arange(first, first + count), repeats)
-        self.writer.write("ports", part, _named(policy, episode) | ports)
+        self.put("ports", policy, first, episode, ports)
         rows = [traces.flow_columns(env, params, traces.episode_of(trace, i)) for i in range(count)]
-        lengths = [len(x["flow"]) for x in rows]
-        episode = np.repeat(np.arange(first, first + count), lengths)
-        joined = {name: _joined([x[name] for x in rows]) for name in rows[0]}
-        self.writer.write("flows", part, _named(policy, episode) | joined)
+        self.put_flows(policy, first, rows)
         columns_of = episode_columns(Evaluation(policy[0], metrics), int(params.max_steps))
-        numbers = np.arange(first, first + count)
-        self.writer.write("episodes", part, _named(policy, numbers) | columns_of)
+        self.put("episodes", policy, first, np.arange(first, first + count), columns_of)
+
+    def put_flows(
+        self, policy: tuple[str, int], first: int, episodes: Sequence[Mapping[str, Column]]
+    ) -> None:
+        """Write the flows of a batch of episodes, from number `first` on."""
+        lengths = [len(np.asarray(rows["flow"])) for rows in episodes]
+        episode = np.repeat(np.arange(first, first + len(episodes)), lengths)
+        joined = {name: _joined([rows[name] for rows in episodes]) for name in episodes[0]}
+        self.put("flows", policy, first, episode, joined)
+
+    def put(
+        self,
+        table: str,
+        policy: tuple[str, int],
+        first: int,
+        episode: np.ndarray,
+        columns: Mapping[str, Column],
+    ) -> None:
+        """Write a chunk.
+
+        Args:
+            table: name of the table.
+            policy: name of the policy and number of its seed.
+            first: number of its first episode.
+            episode: number of the episode of each row.
+            columns: the other columns.
+        """
+        part = _part(self.numbers[policy], first)
+        self.writer.write(table, part, named(policy, episode) | dict(columns))
+
+
+def close(recording: Recording | None) -> None:
+    """Note that all is there, if anything is recorded."""
+    if recording is not None:
+        recording.close()
 
 
 def _part(number: int, first: int) -> str:
     return f"{number:03}-{first:05}"
 
 
-def _named(policy: tuple[str, int], episode: np.ndarray) -> dict[str, Column]:
+def named(policy: tuple[str, int], episode: np.ndarray) -> dict[str, Column]:
+    """Columns that every table has in front; `policy` is a name, and the number of its seed."""
     zeros = np.zeros(len(episode), np.int32)
     seed = np.full(len(episode), policy[1])
     return {"policy": Coded(zeros, (policy[0],)), "seed": seed, "episode": episode}

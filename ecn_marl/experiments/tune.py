@@ -292,13 +292,18 @@ def _score(search: Search, run: Path) -> float | None:
             name="trial",
             episodes=search.episodes,
             keys=keys,
-            run=partial(compiled, actor),
+            runner=partial(_with_actor, compiled, actor),
         )
         value = evaluation.summary()["J"]["value"]
         if value is None:
             return None
         logs.append(math.log(value))
     return math.exp(sum(logs) / len(logs))
+
+
+def _with_actor(compiled: Callable[..., Any], actor: Any, env: object) -> Callable[..., Any]:
+    del env  # it is that of the program
+    return partial(compiled, actor)
 
 
 def _result(search: Search, rows: list[dict[str, Any]]) -> dict[str, Any]:

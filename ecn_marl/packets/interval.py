@@ -37,12 +37,14 @@ class Engine(NamedTuple):
         waiting: flows that have begun, and have no slot yet.
         slots: slots at the end of the last tick, `slots.SLOT`, `[F]`.
         log: completion times of scheduled flows, µs, NaN if unfinished, float64 `[N]`.
+        ended: flows that have finished, by intervals, if the simulator keeps a log of them.
     """
 
     net: Network
     waiting: Arrivals
     slots: np.ndarray
     log: np.ndarray
+    ended: tuple[view.Ended, ...] = ()
 
 
 class Interval:
@@ -55,7 +57,7 @@ class Interval:
 
     def __init__(self, cfg: Simulator, state: SimState, engine: Engine, params: SimParams) -> None:
         self._cfg, self._params, self._first_step = cfg, params, int(state.step)
-        self.net, self._times = engine.net.copy(), engine.log.copy()
+        self.net, self._times, self._ended = engine.net.copy(), engine.log.copy(), engine.ended
         self._before = cfg.traceable(state)
         # Flows are numbered as they are drawn, those that wait among them.
         started = state.totals.started + cfg.waiting(state, params)
@@ -145,6 +147,8 @@ class Interval:
             cfg, self._sources.totals, ticks, self._before.fct_log, self._params
         )
         self._note_times()
+        if cfg.flow_log:
+            self._ended = (*self._ended, view.ended(slots, hops, step))
         left = self._arrivals.since(int(self._place["at"][0]))
         totals, raised = jax.device_get((totals, self._sources.flags))
         state = {f.name: getattr(self._before, f.name) for f in fields(SimState)} | {
@@ -159,7 +163,7 @@ class Interval:
             "paused": self._paused(),
             "waiting": np.int32(len(left.rows)),
         }
-        engine = Engine(net, left, slots[-1], self._times)
+        engine = Engine(net, left, slots[-1], self._times, self._ended)
         return state, view.port_sums(cfg, net, self._empty, accrued), engine
 
     def _note_times(self) -> None:

@@ -16,14 +16,12 @@ from ecn_marl.sim.lifecycle import FREE
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.replay import (
     CHUNK_SAMPLES,
-    SAMPLE_US,
-    Record,
     Replay,
-    Rows,
     Settings,
     Show,
     replayed,
 )
+from ecn_marl.sim.samples import SAMPLE_US, Record, Rows
 from ecn_marl.sim.simulator import SimParams, Simulator
 from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.trace import FlowList
@@ -35,6 +33,7 @@ def replay(
     settings: Settings | None = None,
     progress: Show = None,
     check: bool = False,
+    keep: bool = False,
     *,
     whole_ns: bool = False,
 ) -> Replay:
@@ -46,6 +45,7 @@ def replay(
         settings: how to run it; of the clock, only the ticks at which slots are given matter.
         progress: called with the simulated time so far, µs, about every millisecond.
         check: see `sim.replay.replay`.
+        keep: see `sim.replay.replay`.
         whole_ns: see `simulator.PacketSimulator`.
 
     Raises:
@@ -54,7 +54,7 @@ def replay(
         BrokenInvariant: more packets are in the network than there is memory for.
     """
     run = partial(run_on_packets, whole_ns)
-    return replayed(flows, topology, settings or Settings(), progress, check, run)
+    return replayed(flows, topology, settings or Settings(), progress, check, run, keep)
 
 
 def run_on_packets(
@@ -63,13 +63,16 @@ def run_on_packets(
     key: jax.Array,
     params: SimParams,
     ecn: Ecn,
-    samples: int,
+    record: Record,
     show: Show,
-) -> tuple[PacketState, Record, np.ndarray]:
+) -> tuple[PacketState, np.ndarray]:
     """Simulate samples of 10 µs; stop once the network stays empty. See `sim.replay.Run`."""
     cfg = PacketSimulator.of(sim, whole_ns=whole_ns)
-    record = Record(samples, sim.topology.n_ports)
     counted: list[np.ndarray] = []
+
+    def count(net: Network) -> None:
+        counted.append(net.ports.copy())
+        net.ports["peak"] = net.ports["queue"]  # a peak is that of its sample
 
     def note(done: int) -> None:
         record.add(done - len(counted), len(counted), rows(np.stack(counted)))
@@ -77,11 +80,9 @@ def run_on_packets(
         if show:
             show(float(done * SAMPLE_US))
 
-    state = sampled(
-        cfg, key, params, ecn, samples, lambda net: counted.append(net.ports.copy()), note
-    )
+    state = sampled(cfg, key, params, ecn, len(record.queue), count, note)
     assert state.engine is not None
-    return state, record, state.engine.log
+    return state, state.engine.log
 
 
 def sampled(

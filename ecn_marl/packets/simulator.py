@@ -19,12 +19,13 @@ from jaxtyping import Array, Int
 from ecn_marl._checks import Flag, check_numbers
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.packets import tables
+from ecn_marl.packets import tables, view
 from ecn_marl.packets.arrivals import Arrivals
 from ecn_marl.packets.interval import Engine, Interval
 from ecn_marl.packets.slots import SLOT
 from ecn_marl.sim.config import GO_BACK_N
 from ecn_marl.sim.delays import Completion
+from ecn_marl.sim.flow_log import FlowLog
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.simulator import Simulator
 from ecn_marl.sim.state import PortStats, PortSums, SimParams, SimState
@@ -79,8 +80,9 @@ class PacketSimulator(Simulator):
         check_numbers(params)
         plain = _init(self, key, params)
         seed = int(plain.seed)
+        shared = {f.name: getattr(plain, f.name) for f in fields(SimState)}
         return PacketState(
-            **{f.name: getattr(plain, f.name) for f in fields(SimState)},
+            **shared | {"flow_log": None},  # it grows, so it stands in the engine
             engine=Engine(
                 net=tables.network(self, jax.device_get(params), seed, self.whole_ns),
                 waiting=Arrivals.none(self.topology.n_levels),
@@ -122,6 +124,11 @@ class PacketSimulator(Simulator):
     def completion(self, state: SimState, params: SimParams) -> Completion:
         """Slowdowns of the measured flows so far, see `delays.completion`."""
         return super().completion(jax.tree.map(jnp.asarray, self.traceable(state)), params)
+
+    def finished(self, state: SimState) -> FlowLog:
+        """The flows that have finished, see `Simulator.finished`; all of them find room."""
+        assert isinstance(state, PacketState) and state.engine is not None
+        return view.log_of(state.engine.ended, self.topology.n_levels)
 
     def waiting(self, state: SimState, params: SimParams) -> Int[Array, ""]:
         """Flows that have arrived and wait at their hosts for a slot."""

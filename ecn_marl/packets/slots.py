@@ -23,6 +23,7 @@ SLOT = np.dtype(
     [
         ("stage", "i4"),
         ("src", "i4"),
+        ("dst", "i4"),
         ("kind", "i4"),
         ("flow_id", "i4"),
         ("ticket", "i4"),
@@ -131,7 +132,7 @@ def close_tick(net: Network, end: int, slots: Any, hops: Any, queues: Any) -> No
         row.stage = flow.stage
         if flow.stage == FREE:
             continue
-        row.src, row.kind = flow.src, flow.kind
+        row.src, row.dst, row.kind = flow.src, flow.dst, flow.kind
         row.flow_id, row.ticket = flow.flow_id, flow.ticket
         row.start_step, row.start_rest = flow.start_step, flow.start_rest
         row.payload, row.ideal, row.rtt = flow.payload, flow.ideal, flow.rtt

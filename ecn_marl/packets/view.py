@@ -6,6 +6,7 @@ they were at the end of every tick.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,7 +17,8 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from ecn_marl.packets.records import PS_PER_US, Network
-from ecn_marl.sim import delays
+from ecn_marl.packets.slots import SLOT
+from ecn_marl.sim import delays, flow_log
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.simulator import Simulator
@@ -94,6 +96,39 @@ def completed(
     return totals, log, cost, progress
 
 
+class Ended(NamedTuple):
+    """Flows that have finished in an interval, in the order in which they did.
+
+    Attributes:
+        slots: `slots.SLOT`, `[n]`.
+        hop: their queues, `[n, L]`.
+        step: substeps since the start, at the end of the tick, `[n]`.
+    """
+
+    slots: np.ndarray
+    hop: np.ndarray
+    step: np.ndarray
+
+
+def ended(slots: np.ndarray, hop: np.ndarray, step: np.ndarray) -> Ended:
+    """The flows that have finished, from slots at the ends of ticks `[ticks, F]`, see `columns`."""
+    tick, slot = np.nonzero(slots["done"] & (slots["stage"] != life.FREE))
+    return Ended(slots[tick, slot], hop[tick, slot], step[tick].astype(np.int32))
+
+
+def log_of(parts: Sequence[Ended], levels: int) -> flow_log.FlowLog:
+    """All flows that have finished as the log of the fluid simulator, as long as it must be."""
+    none = Ended(np.zeros(0, SLOT), np.zeros((0, levels), np.int32), np.zeros(0, np.int32))
+    slots, hop, step = (np.concatenate(x) for x in zip(none, *parts, strict=True))
+    real = {name: slots[name].astype(np.float32) for name in flow_log.REAL if name != "tail"}
+    return flow_log.FlowLog(
+        count=np.int32(len(slots)),
+        whole={name: slots[name].copy() for name in flow_log.WHOLE} | {"end_step": step},
+        real=real | {"tail": -slots["ago"].astype(np.float32)},
+        hop=np.ascontiguousarray(hop.T),
+    )
+
+
 def flows_of(template: Flows, slots: np.ndarray, hop: np.ndarray) -> Flows:
     """Slots as they are now, those of finished flows free.
 
@@ -110,6 +145,7 @@ def flows_of(template: Flows, slots: np.ndarray, hop: np.ndarray) -> Flows:
         template,
         stage=np.where(free, life.FREE, slots["stage"]).astype(np.int32),
         src=slots["src"].copy(),
+        dst=slots["dst"].copy(),
         kind=slots["kind"].copy(),
         flow_id=slots["flow_id"].copy(),
         payload=slots["payload"].copy(),

@@ -78,8 +78,9 @@ class FlowPlot:
         axis = plain_axes(figure, box, "slowdown")
         axis.set_yscale("log")
         axis.set(xlim=(0, length_ms(side)), ylim=(0.9, 1.3 * slowest), xlabel="time, ms")
-        decades = [t for t in (1, 10, 100, 1000) if t <= 1.3 * slowest]
-        axis.set_yticks(decades, [f"{t:,}" for t in decades])
+        marks = (1, 2, 5, 10, 20) if slowest < 20 else (1, 10, 100, 1000)
+        ticks = [t for t in marks if t <= 1.3 * slowest]
+        axis.set_yticks(ticks, [f"{t:,}" for t in ticks])
         axis.set_yticks([], minor=True)
         shade_phases(axis, side, port)
         dots: dict[str, Any] = {"linestyle": "none", "marker": "o", "markeredgewidth": 0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,7 +11,7 @@ from matplotlib.ticker import EngFormatter, PercentFormatter
 from scipy import stats
 
 from ecn_marl.baselines.training.logs import evaluated_rows
-from ecn_marl.render.plots import COLOURS, INK, Page
+from ecn_marl.render.plots import COLOURS, INK, LEVELS, Page
 
 EXPLORING = "#9a9a9a"
 """Colour of rewards under sampled actions; they do not measure the greedy policy."""
@@ -137,9 +138,10 @@ def draw_merits(
     axis.plot(
         steps, sign * mean, color=COLOURS[0], linewidth=1.8, marker="o", markersize=3, label=name
     )
-    for colour, (name, value) in zip(COLOURS[1:], references.items(), strict=False):
+    lines = zip(cycle(COLOURS[1:]), cycle(LEVELS), references.items(), strict=False)
+    for colour, style, (name, value) in lines:
         label = f"{name}: {_short(sign * value)}"
-        axis.axhline(sign * value, color=colour, linewidth=1.4, linestyle="--", label=label)
+        axis.axhline(sign * value, color=colour, label=label, **style)
     axis.set_ylabel(MERIT_AXES[best_by])
     legend = axis.legend(frameon=False, fontsize=9, loc="lower left", ncols=3)
     legend.set_bbox_to_anchor((0.0, 1.0))
@@ -179,7 +181,7 @@ def _draw_ports(axis: Axes, steps: np.ndarray, curves: Mapping[str, np.ndarray])
         right.spines["top"].set_visible(False)
         right.set_ylabel("utilisation,\nmean of ports", color=COLOURS[4])
         right.tick_params(labelsize=9, colors=INK)
-        right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        right.yaxis.set_major_formatter(PercentFormatter(1.0))
         _set_share_limits(right, curves["utilisation"])
 
 

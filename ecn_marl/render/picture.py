@@ -39,7 +39,7 @@ SHOWN = 32
 """Maximum number of ports with a row of their own: those with the longest queues."""
 
 WINDOW = 200
-"""Intervals on the time axes."""
+"""Intervals on the time axes at most; an episode that is shorter fills them."""
 
 TRACED = 4
 """Number of ports whose past is drawn."""
@@ -158,7 +158,7 @@ class Painter:
         self.clock = self._text(self.figure, 0.985, 0.955, ha="right", size=12)
         self._network(core)
         self._queues()
-        self._traces()
+        self._traces(min(WINDOW, core.horizon))
 
     def _add(self, axis: Axes, artist: Any) -> Any:
         """Register an artist that changes from frame to frame."""
@@ -326,12 +326,12 @@ class Painter:
         self.shares = self._add(share, LineCollection([], linewidths=0.62 * thick, colors=INK))
         self.shares.set_capstyle("butt")
 
-    def _traces(self) -> None:
-        """Below: the past of the ports that had the longest queues."""
+    def _traces(self, intervals: int) -> None:
+        """Below: the past of the ports that had the longest queues, so many intervals of it."""
         queue = plain_axes(self.figure, (0.06, 0.075, 0.38, 0.2), "mean queue per interval, KB")
         use = plain_axes(self.figure, (0.51, 0.075, 0.31, 0.2), "utilisation, %")
         for axis in (queue, use):
-            axis.set_xlim(-WINDOW * self.interval_ms, 0)
+            axis.set_xlim(-intervals * self.interval_ms, 0)
             axis.xaxis.set_major_formatter("{x:g}")
             axis.set_xlabel("ms before now", fontsize=9, color=INK, labelpad=1)
         use.set_ylim(0, 105)

@@ -16,6 +16,16 @@ COLOURS = ("#1b6ca8", "#d1652a", "#3a8f5c", "#7b4fa3", "#b0902b", "#8a8a8a")
 """One colour per policy: the first for the trained policy, then for static settings."""
 
 
+LEVELS: tuple[dict[str, Any], ...] = (
+    {"linewidth": 3.4, "linestyle": "-", "alpha": 0.45},
+    {"linewidth": 2.2, "linestyle": (0, (6, 3))},
+    {"linewidth": 1.3, "linestyle": (0, (1.5, 2.5))},
+    {"linewidth": 1.3, "linestyle": (2, (8, 2, 1, 2))},
+)
+"""Styles of horizontal lines that may lie on one another: a later one is thinner and broken, so the
+one below shows at its sides and in its gaps."""
+
+
 class QueueSeries(NamedTuple):
     """The queue of one port under one policy.
 

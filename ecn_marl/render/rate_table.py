@@ -28,7 +28,7 @@ def rate_table(result: Mapping[str, Any]) -> Table:
     """Means over episodes; their standard deviation where there are several.
 
     Args:
-        result: what `experiments.rate.evaluate_rate` returns.
+        result: `summary` of `experiments.rate_evaluation.RateResult`.
     """
     episodes = f"{result['episodes']} episode{'s' * (result['episodes'] > 1)}"
     table = plain_table(f"{result['scenario']}: {episodes}")

@@ -12,7 +12,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, PercentFormatter
 
 from ecn_marl.baselines.evaluation.completion import SLOWDOWNS
 from ecn_marl.render.bench_table import policy_title, ranked
-from ecn_marl.render.plots import COLOURS, INK, Page
+from ecn_marl.render.plots import COLOURS, INK, LEVELS, Page
 
 if TYPE_CHECKING:
     from ecn_marl.experiments.records import Curve, Record
@@ -25,11 +25,21 @@ RATIOS = {
 }
 """Figures that are shown relative to the baseline, and titles of their panels."""
 
+GREYS = ("#8a8a8a", INK, "#000000")
+"""Of lines of policies without training."""
+
+TICKS = (
+    (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0),
+    (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0),
+    (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4, 1.6, 2.0),
+)
+"""Ticks of ratios, for wide, usual and narrow axes."""
+
 STYLES = ("-", "--", ":", "-.")
 """Line styles, for more policies than colours."""
 
-LEVEL_STYLES = ("--", ":", "-.", (0, (8, 2, 1, 2, 1, 2)))
-"""Line styles of policies without training."""
+BANDED = 5
+"""Scores from which on a profile has an interval: that of fewer is nearly all of the axis."""
 
 
 def ratios(comparison: Mapping[str, Any], title: str) -> bytes:
@@ -75,10 +85,8 @@ def _ratio_axis(axis: Axes, lowest: float, highest: float) -> None:
     """A logarithmic axis around 1, where 1/2 and 2 are equally far from 1."""
     axis.set_xscale("log", base=2)
     axis.set_xlim(lowest, highest)
-    wide = highest / lowest > 6.0
-    ticks = (
-        (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0) if wide else (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0)
-    )
+    width = highest / lowest
+    ticks = TICKS[0 if width > 6.0 else 1 if width > 2.5 else 2]
     shown = [x for x in ticks if lowest <= x <= highest]
     axis.set_xticks(shown, [f"{x:g}" for x in shown])
     axis.set_xticks([], minor=True)
@@ -108,10 +116,10 @@ def learning_curves(records: Sequence[Record], title: str) -> bytes | None:
         axis.plot(steps, middle, color=colour, linestyle=style, linewidth=1.6, label=name)
     quantity = str(shown[0].meta.get("curve", "reward"))
     levels = [r for r in records if quantity == "J" and not r.curves and "curve_level" in r.meta]
-    for dashes, record in zip(cycle(LEVEL_STYLES), levels, strict=False):
+    for i, (look, record) in enumerate(zip(cycle(LEVELS), levels, strict=False)):
         level = record.meta["curve_level"]
         label = f"{policy_title({'name': record.name, 'meta': record.meta})}: {level:.2f}"
-        axis.axhline(level, color=INK, linestyle=dashes, linewidth=1.2, label=label)
+        axis.axhline(level, color=GREYS[i % len(GREYS)], label=label, **look)
     axis.set_ylabel(quantity + (" (lower is better)" if quantity in ("J", *SLOWDOWNS) else ""))
     axis.set_xlabel("environment steps; median and interquartile band over seeds")
     axis.xaxis.set_major_formatter(EngFormatter(sep=" "))
@@ -142,6 +150,8 @@ def common_steps(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
 def profiles(policies: Mapping[str, Mapping[str, Any] | None], title: str) -> bytes | None:
     """Performance profiles: share of seeds (and scenarios) with a score below a threshold.
 
+    From `BANDED` scores on they have their 95 % intervals.
+
     Args:
         policies: by name, what `statistics.over_seeds` returned of the scores; None for results
             that do not count.
@@ -163,7 +173,7 @@ def profiles(policies: Mapping[str, Mapping[str, Any] | None], title: str) -> by
     for (colour, style), (name, statistics) in zip(_line_styles(), shown.items(), strict=False):
         profile = statistics["profile"]
         x = np.array(profile["thresholds"])
-        if len(statistics["scores"]) > 1:
+        if np.size(statistics["scores"]) >= BANDED:
             axis.fill_between(
                 x,
                 profile["low"],

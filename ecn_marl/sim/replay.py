@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -26,13 +26,13 @@ from jaxtyping import Array
 from ecn_marl._checks import Real, Whole, check, check_seed
 from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan
-from ecn_marl._types import Leaf
 from ecn_marl.sim import capacity, flags
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.metrics import counted, counter_bytes, slowdown_summary
 from ecn_marl.sim.paths import ALONE, Paths, find_paths
 from ecn_marl.sim.queues import Ecn, checked_thresholds
 from ecn_marl.sim.random import Stream, hash_bits
+from ecn_marl.sim.samples import SAMPLE_US, Record, Rows, port_classes
 from ecn_marl.sim.schedules import Schedule, schedule, widest_tick
 from ecn_marl.sim.simulator import MAX_TICK, SimParams, SimState, Simulator, scaled_ecn
 from ecn_marl.sim.sizes import CHUNK, PAYLOAD, wire_size
@@ -40,12 +40,8 @@ from ecn_marl.sim.tickets import TIME_UNIT
 from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.trace import FlowList, read_flows
 from ecn_marl.sim.transports import parse_transport
-from ecn_marl.sim.units import GBPS
 
 __all__ = ["FlowList", "Replay", "Settings", "read_flows", "replay", "write_fct", "write_queues"]
-
-SAMPLE_US = 10
-"""Time between samples, µs."""
 
 CHUNK_SAMPLES = 100
 """Samples per call of the compiled loop: progress is shown every millisecond."""
@@ -152,47 +148,6 @@ class Settings:
         )
 
 
-class Rows(NamedTuple):
-    """Statistics of the samples of one chunk, every leaf `[chunk, P]`, see `PortStats`."""
-
-    queue: Leaf
-    tx_bytes: Leaf
-    queue_mean: Leaf
-    queue_sq: Leaf
-    queue_max: Leaf
-    marked_bytes: Leaf
-    paused: Leaf
-
-
-class Record:
-    """Record of all samples: two series, and per port the sums behind the statistics.
-
-    Attributes:
-        queue: queue at the end of each sample, bytes, float32 `[T, P]`.
-        tx_bytes: bytes sent during each sample, float32 `[T, P]`.
-        sums: sums over the samples, in float64, by name: `queue_mean`, `queue_sq`, `marked_bytes`,
-            `paused`, `tx_bytes`, `[P]` each.
-        peak: largest queue, bytes, `[P]`.
-    """
-
-    def __init__(self, samples: int, ports: int) -> None:
-        self.queue = np.zeros((samples, ports), np.float32)
-        self.tx_bytes = np.zeros((samples, ports), np.float32)
-        names = ("queue_mean", "queue_sq", "marked_bytes", "paused", "tx_bytes")
-        self.sums = {name: np.zeros(ports) for name in names}
-        self.peak = np.zeros(ports)
-
-    def add(self, at: int, n: int, rows: Rows) -> None:
-        """Add the first `n` rows of a chunk, from sample `at` on."""
-        host: Rows = jax.device_get(rows)  # of numpy arrays itself
-        self.queue[at : at + n] = host.queue[:n]
-        self.tx_bytes[at : at + n] = host.tx_bytes[:n]
-        for name, total in self.sums.items():
-            # float64: sums over millions of samples would lose digits in float32.
-            total += getattr(host, name)[:n].sum(0, dtype=np.float64)
-        self.peak = np.maximum(self.peak, host.queue_max[:n].max(0))
-
-
 @dataclass(frozen=True)
 class Replay:
     """Result of a replay. `N` flows in the order of the list, `T` samples, `P` ports.
@@ -202,6 +157,9 @@ class Replay:
         flows: the list.
         fct_ns: completion times up to the last ACK, NaN if unfinished, ns, float64 `[N]`.
         slowdown: completion time over that of the flow alone on its path, NaN if unfinished, `[N]`.
+        ideal_us: that time of the flow alone, NaN if it starts after the time simulated, `[N]`.
+        path: ports on each flow's way, one for each level; P where there is none, and for flows
+            that start after the time simulated; int32 `[N, L]`.
         time_us: ends of the samples, µs, `[T]`.
         queue_bytes: queue of every port at the end of each sample, float32 `[T, P]`.
         tx_bytes: bytes each port sent during each sample, ACKs included, float32 `[T, P]`.
@@ -209,18 +167,24 @@ class Replay:
         counts: flows offered, started, deferred and for how long; late feedback, pauses, drops;
             `flags`, see `sim.flags`.
         bytes: balance of wire bytes.
+        ecn: thresholds of every port, bytes, `[P]` each.
+        samples: statistics of every sample, `[T, P]` each; None unless they were asked for.
     """
 
     topology: Topology
     flows: FlowList
     fct_ns: np.ndarray
     slowdown: np.ndarray
+    ideal_us: np.ndarray
+    path: np.ndarray
     time_us: np.ndarray
     queue_bytes: np.ndarray
     tx_bytes: np.ndarray
     ports: dict[str, dict[str, Any]]
     counts: dict[str, float]
     bytes: dict[str, float]
+    ecn: Ecn
+    samples: Rows | None = None
 
     def summary(self) -> dict[str, Any]:
         """All results but the series, ready for JSON (`None` where there is no number).
@@ -276,6 +240,7 @@ def replay(
     settings: Settings | None = None,
     progress: Callable[[float], None] | None = None,
     check: bool = False,
+    keep: bool = False,
 ) -> Replay:
     """Run a flow list through a network.
 
@@ -286,26 +251,32 @@ def replay(
         progress: called with the simulated time so far, µs, about every millisecond.
         check: whether to hold all completion times against what every link can have carried, see
             `sim.capacity`; takes time in proportion to the square of the flows of a link.
+        keep: whether to keep all statistics of every sample, `Replay.samples`.
 
     Raises:
         ValueError: a setting or a value of the list that is not allowed, see `FlowList.checked`, or
             no flow starts within the duration.
         BrokenInvariant: with `check`, flows are through a link before it can have carried them.
     """
-    return replayed(flows, topology, settings or Settings(), progress, check, _run)
+    return replayed(flows, topology, settings or Settings(), progress, check, _run, keep)
 
 
 Show = Callable[[float], None] | None
 """Called with the simulated time so far, µs."""
 
-Run = Callable[
-    [Simulator, jax.Array, SimParams, Ecn, int, Show], tuple[SimState, "Record", np.ndarray]
-]
-"""`run(sim, key, params, ecn, samples, show) -> (state, record, completion times µs [N])`."""
+Run = Callable[[Simulator, jax.Array, SimParams, Ecn, Record, Show], tuple[SimState, np.ndarray]]
+"""`run(sim, key, params, ecn, record, show) -> (state, completion times µs [N])`; fills the record.
+"""
 
 
 def replayed(
-    flows: FlowList, topology: Topology, settings: Settings, show: Show, check: bool, run: Run
+    flows: FlowList,
+    topology: Topology,
+    settings: Settings,
+    show: Show,
+    check: bool,
+    run: Run,
+    keep: bool,
 ) -> Replay:
     """`replay`, whose network `run` simulates.
 
@@ -316,6 +287,7 @@ def replayed(
         show: called with the simulated time so far, µs, about every millisecond.
         check: see `replay`.
         run: simulates a network that is empty at first.
+        keep: see `replay`.
     """
     flows = flows.checked(topology)
     # Flows that start together keep the order of the file, so a replay can be repeated.
@@ -329,7 +301,8 @@ def replayed(
     gbps = min(topology.nic_gbps) if settings.ecn_gbps is None else settings.ecn_gbps
     thresholds = scaled_ecn(params.net, *settings.ecn, gbps)
     key = jax.random.key(settings.seed)
-    state, record, fct_us = run(sim, key, params, thresholds, settings.samples, show)
+    record = Record(settings.samples, topology.n_ports, keep)
+    state, fct_us = run(sim, key, params, thresholds, record, show)
     paths = jax.device_get(_paths(settings.ideal, params, state.seed))
     ideal_us = paths.ideal.astype(np.float64)
     packet = float(params.net.packet_bytes)
@@ -342,12 +315,16 @@ def replayed(
         flows=flows,
         fct_ns=_in_file_order(fct_us * 1e3, order, len(flows)),
         slowdown=_in_file_order(fct_us / ideal_us, order, len(flows)),
+        ideal_us=_in_file_order(ideal_us, order, len(flows)),
+        path=_in_file_order(np.asarray(paths.forward), order, len(flows), topology.n_ports),
         time_us=np.arange(1, settings.samples + 1) * float(SAMPLE_US),
         queue_bytes=record.queue,
         tx_bytes=record.tx_bytes,
-        ports=_port_classes(topology, record, packet),
+        ports=port_classes(topology, record, packet),
         counts=counts | {"offered": float(order.size)},
         bytes=balance,
+        ecn=thresholds,
+        samples=record.rows,
     )
 
 
@@ -426,12 +403,11 @@ def _run(
     key: jax.Array,
     params: SimParams,
     ecn: Ecn,
-    samples: int,
+    record: Record,
     progress: Show,
-) -> tuple[SimState, Record, np.ndarray]:
+) -> tuple[SimState, np.ndarray]:
     """Simulate all samples chunk by chunk; stop once the network stays empty."""
-    state = _start(sim, key, params)
-    record = Record(samples, sim.topology.n_ports)
+    state, samples = _start(sim, key, params), len(record.queue)
     done, idle = 0, False
     while done < samples and not idle:
         n = min(CHUNK_SAMPLES, samples - done)
@@ -440,12 +416,14 @@ def _run(
         done, idle = done + n, bool(empty)
         if progress:
             progress(float((samples if idle else done) * SAMPLE_US))
-    return state, record, np.asarray(state.fct_log, np.float64)
+    return state, np.asarray(state.fct_log, np.float64)
 
 
-def _in_file_order(values: np.ndarray, order: np.ndarray, n: int) -> np.ndarray:
-    """Values of the replayed flows put back in the order of the list, NaN for the others."""
-    out = np.full(n, np.nan)
+def _in_file_order(
+    values: np.ndarray, order: np.ndarray, n: int, none: float = np.nan
+) -> np.ndarray:
+    """Values of the replayed flows put back in the order of the list, `none` for the others."""
+    out = np.full((n, *values.shape[1:]), none, values.dtype)
     out[order] = values
     return out
 
@@ -489,39 +467,6 @@ def _account(
         "flags": float(state.flags),
     }
     return counts, balance
-
-
-def _port_classes(topology: Topology, record: Record, packet: float) -> dict[str, Any]:
-    """Statistics of every class of ports, see `_port_class`."""
-    kinds = sorted({p.kind for p in topology.ports}, key=lambda kind: (kind != "host", kind))
-    return {kind: _port_class(topology, record, kind, packet) for kind in kinds}
-
-
-def _port_class(topology: Topology, record: Record, kind: str, packet: float) -> dict[str, Any]:
-    """Statistics over all ports of a class and the whole time.
-
-    Returns:
-        `ports` (their number), `queue_bytes` (`mean`, `std` and `max` over every substep, `p99`
-        over the samples every 10 µs), `utilisation` in [0, 1], `marks` (expected number of marked
-        packets), `paused` (share of time).
-    """
-    index, samples = topology.ports_of_kind(kind), len(record.queue)
-    mean = {name: total[index].mean() / samples for name, total in record.sums.items()}
-    rate = np.array([topology.ports[i].gbps for i in index]) * GBPS
-    sent = record.sums["tx_bytes"][index] / (rate * (SAMPLE_US * samples))
-    variance = mean["queue_sq"] - mean["queue_mean"] ** 2
-    return {
-        "ports": len(index),
-        "queue_bytes": {
-            "mean": float(mean["queue_mean"]),
-            "std": math.sqrt(max(variance, 0.0)),
-            "p99": float(np.percentile(record.queue[:, index], 99)),
-            "max": float(record.peak[index].max()),
-        },
-        "utilisation": float(sent.mean()),
-        "marks": float(record.sums["marked_bytes"][index].sum() / packet),
-        "paused": float(mean["paused"]),
-    }
 
 
 def write_fct(result: Replay, file: io.TextIOBase) -> None:

@@ -476,6 +476,11 @@ class Simulator(SimConfig):
         """The part of a state that functions which are traced may be given."""
         return state
 
+    def finished(self, state: SimState) -> flow_log.FlowLog:
+        """The flows that have finished, if the simulator keeps a log of them (`flow_log`)."""
+        log: flow_log.FlowLog = state.flow_log
+        return log
+
     def waiting(self, state: SimState, params: SimParams) -> Int[Array, ""]:
         """Flows that have arrived and wait at their hosts for a slot, see `arrivals.waiting`."""
         return arrivals.waiting(self, state, params)

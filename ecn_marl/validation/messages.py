@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from ecn_marl.sim.replay import SAMPLE_US
+from ecn_marl.sim.samples import SAMPLE_US
 from ecn_marl.sim.topology import GBPS
 from ecn_marl.validation import recorded
 from ecn_marl.validation.lines import Case, Line, Outcome, Tolerance

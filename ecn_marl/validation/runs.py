@@ -22,7 +22,8 @@ from ecn_marl._types import Leaf
 from ecn_marl.sim.config import base_rtt
 from ecn_marl.sim.lifecycle import SENDING
 from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.replay import SAMPLE_US, Settings
+from ecn_marl.sim.replay import Settings
+from ecn_marl.sim.samples import SAMPLE_US
 from ecn_marl.sim.schedules import Schedule, schedule
 from ecn_marl.sim.simulator import SimParams, SimState, Simulator, scaled_ecn
 from ecn_marl.sim.topology import GBPS, Topology

@@ -46,6 +46,18 @@ def test_static_search_finds_the_best_of_the_grid():
     assert np.log(result.objective) == pytest.approx(expected, abs=0.01)  # a bin of the histogram
 
 
+def test_a_search_reports_every_batch():
+    """Candidates times episodes so far, up to all that were run."""
+    reports = []
+    env, effort = Handover(), replace(EFFORT, episodes=4)
+    search = sr.Search(env, env.default_params, effort, batch=16)
+    search.report_to(lambda done, note: reports.append((done, note)))
+    result = search.find("static:best")
+    counts = [done for done, _ in reports]
+    assert len(counts) > 1 and np.diff(counts).min() > 0 and np.diff(counts).max() <= 16
+    assert counts[-1] == result.runs and {note for _, note in reports} == {"searched"}
+
+
 def test_oracle_search_switches_inside_the_run():
     """Alone, 20 KB is best for the bulk phase; its effect on the next phase makes 80 KB best."""
     assert log_j((20, 20), (5, 5)) > log_j((80, 80), (5, 5))

@@ -86,50 +86,87 @@ SAME = {
 the same but for the last bit: compilers may round a product and a sum once."""
 
 
-def by_hand(policy, env, key):
+def by_hand(policy, env, key, hidden=()):
     """Infos of an episode through `parallel_env`, `[T, A]` each, and rewards."""
     observations, infos = env.reset(options={"key": key})
     rows = []
     while env.agents:
-        observations, reward, _, _, infos = env.step(policy(observations, infos))
+        own = {a: {n: x for n, x in info.items() if n not in hidden} for a, info in infos.items()}
+        observations, reward, _, _, infos = env.step(policy(observations, own))
         columns = {name: [info[name] for info in infos.values()] for name in SAME}
         rows.append({"reward": list(reward.values())} | columns)
     return {name: np.asarray([row[name] for row in rows], np.float32) for name in rows[0]}
 
 
-def by_vector(policy, env, keys):
+def by_vector(policy, env, keys, hidden=()):
     """The same of several episodes through `vector_env`, `[N, T, A]` each."""
     observations, infos = env.reset(options={"key": keys})
     rows = []
     for _ in range(env.core.horizon):
-        observations, _, _, _, infos = env.step(policy(observations, infos))
+        own = {n: x for n, x in infos.items() if n.removeprefix("_") not in hidden}
+        observations, _, _, _, infos = env.step(policy(observations, own))
         rows.append({name: infos[name] for name in ("reward", *SAME)})
     return {name: np.stack([row[name] for row in rows], 1) for name in rows[0]}
 
 
-@pytest.mark.parametrize(
-    ("name", "scenario"),
-    [
-        ("dynamic:pi", TINY),
-        ("rule", TINY),
-        ("oracle", PHASED),
-        ("a run", TINY),
-    ],
-)
-def test_the_same_bits_by_three_ways(name, scenario, trained):
-    name = trained if name == "a run" else name
-    policy = ecn_marl.load_policy(name, scenario)
-    result = ecn_marl.evaluate(name, scenario, episodes=3)
+RUN, RIVALS = "a run", ("dynamic:pi", "rule", "oracle")
+
+
+@pytest.fixture(scope="module")
+def evaluated(trained):
+    """Evaluations of three episodes by name, each made once."""
+    results = {}
+
+    def get(name):
+        if name not in results:
+            given = (trained,) if name == RUN else (name, PHASED)
+            results[name] = ecn_marl.evaluate(*given, episodes=3)
+        return results[name]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def faces():
+    """`parallel_env` and `vector_env` by what they are for: one pair for all rivals.
+
+    It has the counters of all of them; each is told of its own alone.
+    """
+    made = {}
+
+    def get(name, scenario, options):
+        key = name if name == RUN else "rivals"
+        if key not in made:
+            made[key] = (
+                ecn_marl.parallel_env(scenario, **options),
+                ecn_marl.vector_env(scenario, 3, **options),
+            )
+        return made[key]
+
+    return get
+
+
+@pytest.mark.parametrize("name", [*RIVALS, RUN])
+def test_the_same_bits_by_three_ways(name, trained, evaluated, faces):
+    result, scenario = evaluated(name), TINY if name == RUN else PHASED
+    policy = ecn_marl.load_policy(trained if name == RUN else name, scenario)
+    options = dict(policy.make_options)
+    hidden = set()
+    if name != RUN:
+        needed = [ecn_marl.load_policy(x, PHASED).make_options for x in RIVALS]
+        counts = dict.fromkeys(n for x in needed for n in x.get("counts", ()))
+        assert {x["actions"] for x in needed} == {"thresholds"} and counts
+        hidden = set(counts) - set(options.get("counts", ()))
+        options["counts"] = tuple(counts)
     ports = result.ports
     shape, columns = (3, -1, 3), {"reward": "reward", **SAME}
     expected = {
         name: ports[column].to_numpy().astype(np.float32).reshape(shape)
         for name, column in columns.items()
     }
-    hand = ecn_marl.parallel_env(scenario, **policy.make_options)
-    vector = ecn_marl.vector_env(scenario, 3, **policy.make_options)
-    batch = by_vector(policy, vector, result.keys)
-    alone = [by_hand(policy, hand, key) for key in result.keys]
+    hand, vector = faces(name, scenario, options)
+    batch = by_vector(policy, vector, result.keys, hidden)
+    alone = [by_hand(policy, hand, key, hidden) for key in result.keys]
     for name, wanted in expected.items():
         exact = np.testing.assert_array_equal if name in SAME else np.testing.assert_allclose
         exact(batch[name], wanted, **({} if name in SAME else {"rtol": 1e-6}))
@@ -137,11 +174,11 @@ def test_the_same_bits_by_three_ways(name, scenario, trained):
     assert len(np.unique(expected["reward"])) > 1
 
 
-def test_the_pure_functions_are_the_policy():
+def test_the_pure_functions_are_the_policy(evaluated):
     """In a vmapped loop of one's own: `init`, `act`, `observe`."""
     policy = ecn_marl.load_policy("oracle", PHASED)
     env = ecn_marl.make(PHASED, **policy.make_options)
-    params, result = env.default_params, ecn_marl.evaluate("oracle", PHASED, episodes=3)
+    params, result = env.default_params, evaluated("oracle")
 
     def episode(words):
         obs, state = env.reset(jax.random.wrap_key_data(words), params)
@@ -259,12 +296,13 @@ def test_comparisons_are_paired(statics):
     assert "SECN1" in statics._repr_html_() and "SECN1" in str(statics)
 
 
-def test_a_run_is_a_policy(trained):
+def test_a_run_is_a_policy(trained, evaluated):
     assert repr(trained).endswith("ippo in tiny-v0, 16 steps>")
     assert trained._repr_png_().startswith(b"\x89PNG")
     policy = ecn_marl.load_policy(str(trained.folder))
     assert policy.make_options["interval_us"] == 80.0
-    row = ecn_marl.evaluate(trained, episodes=1, records=False).summary["policies"][0]
+    row = evaluated(RUN).summary["policies"][0]
+    assert evaluated(RUN).summary["scenario"] == TINY, "where it was trained"
     assert (row["name"], row["interval_us"]) == (str(trained.folder), 80.0)
     assert po.resolve(trained).label == "IPPO first"
 

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from commands import failure, run
 
+import ecn_marl
 from ecn_marl.baselines.adpg import ADPGConfig
-from ecn_marl.envs.rate.measure import measure
 from ecn_marl.errors import FolderInUse
 from ecn_marl.experiments import rate
 from ecn_marl.experiments import rate_bench as rb
-from ecn_marl.experiments.rate import subject_of
 from ecn_marl.experiments.rate_paper import printed
 from ecn_marl.render.rate_bench_table import rate_bench_figure, rate_bench_tables
 from ecn_marl.render.tables import DASH
@@ -35,9 +34,14 @@ class Tiny(ADPGConfig):
 
 
 @pytest.fixture(scope="module")
-def benched(tmp_path_factory):
+def out(tmp_path_factory):
+    return tmp_path_factory.mktemp("bench")
+
+
+@pytest.fixture(scope="module")
+def benched(out):
     """A bench of few updates and flows, repeated, and the tasks that it reported."""
-    out, tasks = tmp_path_factory.mktemp("bench"), []
+    tasks = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(rb.ALGORITHMS, "adpg", (rb.ALGORITHMS["adpg"][0], Tiny))
         plan = rb.RatePlan(out, POLICIES, 2, PLACES, 20)
@@ -65,17 +69,67 @@ def test_valid_results_are_not_made_again(benched):
     assert trained[:2] == ["train adpg, seed 0", "train adpg, seed 1"]
 
 
-def test_cells_equal_measure(benched):
+@pytest.fixture(scope="module")
+def evaluated(benched, out):
+    """The bench's run and senders by `evaluate`, with records."""
+    names = [out / "runs" / "adpg-seed0", "swift:htsim"]
+    return ecn_marl.evaluate(names, "many-to-one-4-v0", episodes=2, **SHORT)
+
+
+def test_cells_equal_evaluations(benched, evaluated):
     rows = benched[0]["scenarios"]["many-to-one-4-v0"]["policies"]
     assert tuple(rows) == POLICIES
-    subject, spec, _ = subject_of("swift:htsim", "many-to-one-4-v0", dict(SHORT))
-    want = measure(subject, spec, seed=0, seeds=2)
-    for name, values in want.items():
-        assert rows["swift:htsim"]["metrics"][name] == pytest.approx(values.tolist(), rel=1e-5)
+    run, senders = evaluated.summary["policies"].values()
+    for name, values in senders.items():
+        assert rows["swift:htsim"]["metrics"][name] == pytest.approx(values, rel=1e-5)
+        assert rows["adpg"]["metrics"][name][0] == pytest.approx(run[name][0], rel=1e-5)
     assert rows["adpg:int8"]["metrics"] != rows["adpg"]["metrics"]
     assert rows["adpg"]["paper"] == pytest.approx(
         {"utilisation": 0.969, "fairness": 0.98, "queue_us": 5.4}
     )
+
+
+def test_flows_of_an_evaluation(evaluated):
+    """Their rates are those behind utilisation and fairness."""
+    where = ["policy", "episode"]
+    flows, episodes = evaluated.flows, evaluated.episodes.set_index(where).sort_index()
+    rates = flows.groupby(where)["rate_gbps"]
+    assert (rates.size() == 4).all() and not flows["finished"].any()
+    np.testing.assert_allclose(rates.min() / rates.max(), episodes["fairness"], rtol=1e-6)
+    # What flows of a steady queue send is what its port sends.
+    sent, used = rates.sum() / 100.0, episodes["utilisation"]
+    np.testing.assert_allclose(sent["swift:htsim"], used["swift:htsim"], atol=0.002)
+    assert set(flows["destination"]) == {flows["destination"][0]} and (flows["age_us"] > 5e3).all()
+    assert "swift:htsim" in str(evaluated) and "swift" in evaluated._repr_html_()
+    assert evaluated.compare(*evaluated.records, "queue_us").values.shape == (1, 2)
+    with pytest.raises(ValueError, match="ports decide nothing"):
+        _ = evaluated.ports
+    with pytest.raises(ValueError, match=r"policy = 'rule' .* a policy of flows"):
+        ecn_marl.evaluate(["swift:htsim", "rule"])
+    with pytest.raises(ValueError, match=r"policy = 'swift:htsim' .* a policy of ports"):
+        ecn_marl.evaluate(["rule", "swift:htsim"])
+    with pytest.raises(ValueError, match="backend = 'packets'"):
+        ecn_marl.evaluate("swift:htsim", backend="packets")
+    with pytest.raises(ValueError, match="evaluate them by this name"):
+        ecn_marl.load_policy("swift:htsim")
+
+
+def test_flows_that_finish_have_their_own_rate(tmp_path):
+    """By the command; the short flow has ended, the long one has not."""
+    fields = ("duration_us=3000", "interrupt_us=1000", "short_kb=100")
+    options = [x for field in fields for x in ("--env", field)]
+    command = ["eval", "swift:htsim", "--scenario", "long-short-2-v0", *options]
+    answer = run(*command, "--records", tmp_path / "r", "--json")
+    assert answer.exit_code == 0, answer.output
+    tables = ecn_marl.read_records(tmp_path / "r")
+    assert tables.names == ("flows", "episodes") and tables.facts["scenario"] == "long-short-2-v0"
+    flows = tables.frame("flows")
+    short, long = (flows[flows["finished"] == done].iloc[0] for done in (True, False))
+    assert len(flows) == 2 and short["size_bytes"] == 100_000
+    assert short["rate_gbps"] == pytest.approx(1.048 * 8e5 / short["fct_us"] / 1e3, rel=1e-3)
+    share = json.loads(answer.stdout)["policies"]["swift:htsim"]["long_bandwidth"][0]
+    assert long["rate_gbps"] / 100.0 == pytest.approx(share, rel=1e-6)
+    assert "--load = 0.5" in failure(*command, "--load", 0.5)
 
 
 def test_numbers_of_the_paper():

@@ -64,6 +64,14 @@ def test_merits_are_drawn_as_j_with_their_interval_and_the_references():
     np.testing.assert_allclose(lines(rewards)["SECN1: -8.00"], -8.0)
 
 
+def test_references_that_lie_on_one_another_can_be_told_apart():
+    """A later line is thinner and has gaps, so that what is below it shows."""
+    same = drawn(None, {"SECN1": -8.0, "static:best": -8.0, "oracle": -8.0}).lines[1:]
+    widths = [line.get_linewidth() for line in same]
+    assert widths == sorted(widths, reverse=True) and len(set(widths)) == 3
+    assert [line.is_dashed() for line in same] == [False, True, True]
+
+
 def test_the_interval_of_several_seeds_is_over_seeds():
     middle, low, high = merit_band(rows(3)[::3])
     np.testing.assert_allclose(middle, np.array([-9, -8, -7, -6]) + 0.1)

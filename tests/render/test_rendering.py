@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import matplotlib
@@ -19,6 +20,13 @@ from ecn_marl.sim.topology import Topology, dumbbell, leaf_spine, parking_lot, s
 @pytest.fixture(scope="module")
 def core():
     return ecn_marl.make("websearch-v0")
+
+
+def test_time_axes_are_no_longer_than_the_episode(core):
+    """40 intervals of an episode of 40; 200 of a long one."""
+    for horizon, shown in ((40, 40), (1000, 200)):
+        axis = Painter(replace(core, horizon=horizon)).trace_axis
+        assert axis.get_xlim() == (-shown * core.interval_us / 1e3, 0.0)
 
 
 def past(n: int, intervals: int, queue: float = 0.0, marked: float = 0.0):

@@ -102,6 +102,14 @@ def test_profiles_show_policies_with_several_scores(pages):
     assert rp.profiles({"oracle": by_name["oracle"]}, "title") is None
 
 
+def test_profiles_of_few_seeds_have_no_band(pages):
+    for seeds, bands in ((2, 0), (rp.BANDED, 1)):
+        found = compare({**RECORDS, "ippo": record("ippo", (0.6, 1.0, 1.0), seeds=seeds)})
+        by_name = {row["name"]: row["over_seeds"] for row in found["policies"]}
+        rp.profiles({"ippo": by_name["ippo"]}, "title")
+        assert len(pages.pop().axes[0].collections) == bands
+
+
 def test_many_policies_have_different_styles():
     styles = rp._line_styles()
     assert len({next(styles) for _ in range(20)}) == 20

@@ -7,8 +7,8 @@ key is one of the tuning stream unless keys are given, see `streams`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, PyTree
 from ecn_marl import lanes
 from ecn_marl._errors import bad_value
 from ecn_marl._flags import FLAGGED
-from ecn_marl.baselines.evaluation import traces
+from ecn_marl.baselines.evaluation import host_loop, traces
 from ecn_marl.baselines.evaluation.completion import (
     COSTS,
     PARTS,
@@ -348,8 +348,8 @@ def run_on_host(
     windows: int,
     actor: PyTree,
     keys: jax.Array,
-) -> dict[str, jax.Array]:
-    """Episodes of an environment that cannot be traced, one after the other.
+) -> dict[str, Any]:
+    """Episodes of an environment that cannot be traced, see `host_loop.run`.
 
     Args:
         env: environment whose simulator is `on_host`.
@@ -359,40 +359,28 @@ def run_on_host(
         actor: parameters of the policy.
         keys: keys of the episodes; traffic is that of the same key in the traced environment.
     """
-    params, policy = jax.device_put(params), with_memory(build(actor))
-    see, intervals = jax.jit(policy.observe), int(params.max_steps)
+    controller: Any = build(actor)
+    if isinstance(controller, HostPolicy):
+        return host_loop.run(env, params, host_loop.Hosted(controller), windows, keys)
+    player = host_loop.Compiled(with_memory(controller), decide)
+    return host_loop.run(env, params, player, windows, keys)
 
-    # Keys as of `roll_out_in_windows`; split and chosen in compiled code, as one by one each takes
-    # as long as the packets of a quiet interval.
-    @jax.jit
-    def split(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        reset_key, run_key = jax.random.split(key)
-        return reset_key, jax.vmap(jax.random.split)(jax.random.split(run_key, intervals))
 
-    @jax.jit
-    def act(keys: jax.Array, i: int | Array, obs: Array, memory: PyTree) -> Decision:
-        return policy(keys[i, 0], obs, memory)
+@lru_cache(maxsize=16)
+def fixed_runner(env: Any, windows: int = 0) -> Callable[[Any, jax.Array], dict[str, Any]]:
+    """`(thresholds, keys) -> metrics`, compiled once for all settings of a scenario.
 
-    count, measure = jax.jit(counters), jax.jit(env.episode_metrics)
-    last = ends(intervals, windows) if windows else np.zeros(0, int)
-    episodes = []
-    for key in keys:
-        reset_key, step_keys = split(key)
-        obs, state = env.reset(reset_key, params)
-        memory, counted = policy.init(), []
-        for i in range(intervals):
-            chosen = act(step_keys, i, obs, memory)
-            advance = env.step_ecn if isinstance(chosen, Ecn) else env.step
-            obs, state, _, _, _, info = advance(key, state, chosen, params)
-            memory = see(memory, info)
-            if i in last:
-                counted.append(count(replace(state, sim=env.sim.traceable(state.sim))))
-        rows = jax.tree.map(lambda *x: jnp.stack(x), *counted) if counted else {}
-        costs_of = getattr(policy, "costs", None)
-        bare = replace(state, sim=env.sim.traceable(state.sim))
-        metrics = measure(bare, params) | (costs_of(memory) if costs_of else {})
-        episodes.append(metrics | (in_windows(rows) if rows else {}))
-    return {name: jnp.stack([jnp.asarray(e[name]) for e in episodes]) for name in episodes[0]}
+    Args:
+        env: functional environment, which runs with its default parameters.
+        windows: see `roll_out_in_windows`.
+    """
+    return episodes_runner(env, env.default_params, lambda ecn: lambda key, obs: ecn, windows)
+
+
+def shared_runner(controller: Any, windows: int = 0) -> Callable[[Any], Any] | None:
+    """The `runner` of `evaluate` for thresholds that never change (`ecn`); None for others."""
+    fixed = getattr(controller, "ecn", None)
+    return None if fixed is None else lambda env: partial(fixed_runner(env, windows), fixed)
 
 
 BATCH = 32
@@ -403,7 +391,7 @@ def _runner(
     env: Any, params: PyTree, controller: Any, windows: int
 ) -> Callable[[jax.Array], dict[str, Any]]:
     """Runs episodes of one controller: `keys -> metrics`."""
-    if isinstance(controller, HostPolicy):
+    if isinstance(controller, HostPolicy) and not env.sim.on_host:
         return host_runner(env, params, controller)
     return partial(episodes_runner(env, params, lambda _: controller, windows), ())
 
@@ -418,7 +406,7 @@ def evaluate(
     seed: int = 0,
     batch: int = BATCH,
     progress: Callable[[int], None] | None = None,
-    run: Callable[[jax.Array], dict[str, jax.Array]] | None = None,
+    runner: Callable[[Any], Callable[[jax.Array], dict[str, jax.Array]]] | None = None,
     keys: jax.Array | None = None,
     windows: int = 0,
     keep: Callable[[int, Any, PyTree, dict[str, np.ndarray]], None] | None = None,
@@ -434,12 +422,13 @@ def evaluate(
         seed: which episodes; the same seed is the same traffic for every controller.
         batch: episodes run at once.
         progress: called with the number of episodes done after each batch.
-        run: the controller's `keys -> metrics` if it is compiled already, see `episodes_runner`.
+        runner: makes the controller's `keys -> metrics` for `env`, traced or not, where programs
+            are shared, see `episodes_runner`; None for a program of its own.
         keys: keys of the episodes, `[episodes]`, in place of those of `seed`.
-        windows: see `roll_out_in_windows`; without `run`, which has its own.
+        windows: see `roll_out_in_windows`; without `runner`, which has its own.
         keep: called after each batch with the number of its first episode, environment,
             parameters and metrics, those of `traces.TRACE` among them: flows and intervals are
-            traced then. Without `run`.
+            traced then.
 
     Raises:
         ValueError: `episodes` below 1, or another number of keys.
@@ -448,8 +437,9 @@ def evaluate(
         raise bad_value("episodes", episodes, "an integer >= 1")
     if keep is not None:
         env = traces.keeping(env)
-    build = partial(_runner, params=params, controller=controller, windows=windows)
-    run = build(env) if run is None else run
+    own = partial(_runner, params=params, controller=controller, windows=windows)
+    build = own if runner is None else runner
+    run = build(env)
     keys = evaluation_keys(seed, episodes) if keys is None else keys
     if len(keys) != episodes:
         raise bad_value("keys", len(keys), f"as many as episodes = {episodes}")
@@ -458,7 +448,7 @@ def evaluate(
     batches = []
     for start in range(0, len(padded), batch):
         metrics = jax.device_get(run(padded[start : start + batch]))
-        while keep is not None and (longest := traces.longest(metrics)) > traces.room(env):
+        while keep is not None and (longest := traces.longest(metrics)):
             env = traces.keeping(env, longest)  # the log was too short: once more with a longer one
             run = build(env)
             metrics = jax.device_get(run(padded[start : start + batch]))

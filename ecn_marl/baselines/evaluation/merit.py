@@ -50,11 +50,12 @@ time of an evaluated step in that of a training step (measured: 0.3 to 0.5), whi
 from it."""
 
 
-def evaluations_every(updates: int, config: Any, episodes: int, intervals: int) -> int:
-    """Updates between two evaluations, if the user does not say.
+def evaluations_every(updates: int, config: Any, episodes: int, intervals: int) -> float:
+    """Updates between two evaluations, if the user does not say: a share of an update, too.
 
-    As many evaluations as cost `SHARE` of the training, up to `POINTS`; those of the first and the
-    last state are always made. It follows from sizes alone, so a resumed run has the same.
+    As many evaluations as cost `SHARE` of the training, up to `POINTS`, evenly spaced; those of the
+    first and the last state are always made. It follows from sizes alone, so a resumed run has the
+    same.
 
     Args:
         updates: updates of the training.
@@ -64,7 +65,7 @@ def evaluations_every(updates: int, config: Any, episodes: int, intervals: int) 
     """
     budget = SHARE * updates * config.steps_per_update / (COST * episodes * intervals)
     points = min(max(int(budget) - 1, 1), POINTS)
-    return max(1, -(-updates // points))
+    return max(1.0, updates / points)
 
 
 Merit = Callable[[PyTree], Merits]

@@ -10,7 +10,7 @@ slowdown, what that is of the ideal time, at least 1: the same numbers from whic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,11 +46,6 @@ def are_kept(env: Any) -> bool:
     return bool(getattr(getattr(env, "sim", None), "flow_log", 0))
 
 
-def room(env: Any) -> int:
-    """Flows that the log of an environment has room for."""
-    return int(env.sim.flow_log)
-
-
 def keeping(env: Any, flows: int = 0) -> Any:
     """The environment with a trace; its log has room for `flows`, at least `ROOM`."""
     room = max(ROOM, 1 << max(flows - 1, 0).bit_length())
@@ -76,14 +71,33 @@ def of_episode(env: Any, state: PyTree, ports: dict[str, Array]) -> dict[str, An
     """The trace of an episode as an entry `TRACE` of its metrics; empty if none is kept."""
     if not are_kept(env):
         return {}
-    sim = state.sim
-    slots = {name: getattr(sim.flows, name) for name in SLOT}
-    return {TRACE: {"ports": ports, "log": sim.flow_log, "slots": slots, "step": sim.step}}
+    return {TRACE: {"ports": ports, **of_network(env.sim, state.sim)}}
+
+
+def of_network(sim: Any, state: PyTree) -> dict[str, Any]:
+    """What `flow_columns` reads of a network at the end of an episode."""
+    slots = {name: getattr(state.flows, name) for name in SLOT}
+    return {"log": sim.finished(state), "slots": slots, "step": state.step}
+
+
+def stacked(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Traces of single episodes as that of a batch; logs are filled up to the longest."""
+    rows = max(part["log"].hop.shape[-1] for part in parts)
+
+    def fill(leaf: Any) -> np.ndarray:
+        x = np.asarray(leaf)
+        return np.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, rows - x.shape[-1])]) if x.ndim else x
+
+    filled = [{**part, "log": jax.tree.map(fill, part["log"])} for part in parts]
+    joined: dict[str, Any] = jax.tree.map(lambda *x: np.stack(x), *jax.device_get(filled))
+    return joined
 
 
 def longest(metrics: Mapping[str, Any]) -> int:
-    """Most flows that finished in an episode of a batch."""
-    return int(np.max(metrics[TRACE]["log"].count))
+    """Most flows that finished in an episode of a batch if a log had no room for them, else 0."""
+    log = metrics[TRACE]["log"]
+    most = int(np.max(log.count))
+    return most if most > log.hop.shape[-1] else 0
 
 
 def flow_columns(env: Any, params: PyTree, trace: Mapping[str, Any]) -> dict[str, Column]:

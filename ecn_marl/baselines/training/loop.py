@@ -86,14 +86,15 @@ class Saving:
     Attributes:
         updates: updates between checkpoints, None to go by `seconds`.
         seconds: a checkpoint is made when the last one is older than this.
-        eval_every: updates between evaluations; a state that is evaluated is saved. 0 for never.
+        eval_every: updates between evaluations, each after the update that completes them; a state
+            that is evaluated is saved. 0 for never.
         keep: latest checkpoints kept, beside the best of each seed.
         ends: whether the first state, which is untrained, and the last one are evaluated, too.
     """
 
     updates: int | None = None
     seconds: float = 300.0
-    eval_every: int = 0
+    eval_every: float = 0
     keep: int = 2
     ends: bool = False
 
@@ -104,7 +105,7 @@ class Saving:
         if not self.seconds > 0.0:
             raise bad_value("save_seconds", self.seconds, "a number of seconds > 0")
         if self.eval_every < 0:
-            raise bad_value("eval_every", self.eval_every, "an integer >= 0")
+            raise bad_value("eval_every", self.eval_every, "a number >= 0")
         if self.keep < 1:
             raise bad_value("keep", self.keep, "an integer >= 1")
 

@@ -179,6 +179,23 @@ class Row(NamedTuple):
     finished: Array
 
 
+class Ended(NamedTuple):
+    """Episodes at their end.
+
+    Attributes:
+        params: parameters of the network.
+        net: the networks, leaves `[seeds, ...]`.
+        sent: wire bytes that the flow in each slot has sent since the warm-up ended (in long-short
+            since the interruption), float64 `[seeds, F]`; of a slot whose flow has not changed.
+        elapsed_us: time since then.
+    """
+
+    params: SimParams
+    net: SimState
+    sent: np.ndarray
+    elapsed_us: float
+
+
 def measure(
     subject: Subject,
     spec: RateScenario,
@@ -188,6 +205,7 @@ def measure(
     seeds: int = 1,
     row_us: float | None = None,
     progress: Callable[[float], None] | None = None,
+    keep: Callable[[Ended], None] | None = None,
 ) -> dict[str, np.ndarray]:
     """Measure a congestion control.
 
@@ -200,6 +218,7 @@ def measure(
         row_us: time between records; None for 20 µs in long-short, else 200. Warm-up and episode
             are rounded up to whole calls of `ROWS` records.
         progress: called with the share that is done.
+        keep: called with the episodes at their end.
 
     Raises:
         ValueError: `seeds` below 1, a seed outside of 0 to 2^32 - 1, or an episode longer than
@@ -236,7 +255,11 @@ def measure(
     if not long_short and record.finished.any():
         raise bad_value("duration_us", spec.duration_us, "less: an endless flow has sent its bytes")
     net = subject.network(state)
-    metrics = _of_ports(spec, record, start, _snapshot(net), elapsed_us)
+    end = _snapshot(net)
+    if keep is not None:
+        sent = start.remaining - end.remaining
+        keep(Ended(subject.network_params(params), net, sent, elapsed_us))
+    metrics = _of_ports(spec, record, start, end, elapsed_us)
     metrics[FLAGGED] = np.asarray(net.flags, np.float64)
     if long_short:
         del metrics["fairness"]

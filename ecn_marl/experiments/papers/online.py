@@ -29,7 +29,7 @@ from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.envs.ecn import EnvParams
 from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.envs.registry import in_view, make
-from ecn_marl.experiments.engine import Scored, Scorer, run_folder
+from ecn_marl.experiments.engine import KeepOf, Scored, Scorer, run_folder
 from ecn_marl.experiments.plan import Comparison, Place
 from ecn_marl.experiments.workflow import Show
 
@@ -115,8 +115,14 @@ def score_online(trained: str) -> Scorer:
     """
 
     def score(
-        plan: Comparison, place: Place, name: str, keys: jax.Array, show: Callable[[str], Show]
+        plan: Comparison,
+        place: Place,
+        name: str,
+        keys: jax.Array,
+        show: Callable[[str], Show],
+        kept: KeepOf | None,
     ) -> Scored:
+        del kept  # `begin_recording` leaves such rows out
         move = show(f"{place.name}: {name}")
         began = time.perf_counter()
         run = run_folder(place.site, trained)

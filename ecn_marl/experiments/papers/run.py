@@ -31,6 +31,7 @@ from ecn_marl.experiments.papers.suite import Cell, Row, Suite, Training
 from ecn_marl.experiments.plan import TUNING, Place, Site
 from ecn_marl.experiments.publish import PLAN
 from ecn_marl.experiments.recipes import Recipe
+from ecn_marl.experiments.recording import close
 from ecn_marl.experiments.records import SUFFIXES, Record
 from ecn_marl.experiments.sources import code
 from ecn_marl.experiments.workflow import Show
@@ -58,6 +59,9 @@ class SuitePlan:
         options: options of `ecn_marl.make` for everything, e.g. `{"max_steps": 40}`.
         settings: settings of trainers that have them, over those of the recipes.
         eval_episodes: episodes that a checkpoint is evaluated on while training.
+        records: folder for tables of all scored episodes, a folder for each cell; None for none.
+            Rows that learn online have none.
+        overwrite: whether to replace records of another plan there.
     """
 
     suite: Suite
@@ -73,6 +77,8 @@ class SuitePlan:
     options: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     eval_episodes: int = 8
+    records: Path | None = None
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         """Check numbers and names before anything is trained."""
@@ -242,6 +248,7 @@ def run_suite(
     with locked(plan.out, "bench"):
         # First, so that a suite that is stopped finds its own plan when it goes on.
         write_json(plan.out / PLAN, plan.request())
+        tables = [engine.begin_recording(plan, plan.place(c), plan.rows(c)) for c in plan.cells]
         trainings = plan.trainings()
         total = len(trainings) + len(plan.cells)
         stage(0, total)
@@ -250,7 +257,9 @@ def run_suite(
             stage(i + 1, total)
         records = {}
         for i, cell in enumerate(plan.cells):
-            records[cell.name] = engine.scored(plan, plan.place(cell), plan.rows(cell), show)
+            place, rows = plan.place(cell), plan.rows(cell)
+            records[cell.name] = engine.scored(plan, place, rows, show, recording=tables[i])
+            close(tables[i])
             stage(len(trainings) + i + 1, total)
         return records
 

@@ -23,7 +23,7 @@ from ecn_marl.baselines.evaluation.episodes import (
     evaluate,
     evaluation_keys,
 )
-from ecn_marl.baselines.evaluation.merit import Merits
+from ecn_marl.baselines.evaluation.merit import Merits, evaluations_every
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.training.checkpoint import Checkpoints, read_config
 from ecn_marl.baselines.training.logs import scalars
@@ -144,6 +144,39 @@ class Diverging:
     def update(self, state, params):
         n = state["n"]
         return {"n": n + 1}, {"loss": jnp.where(n >= 2, jnp.nan, n)}
+
+
+class Counting(Diverging):
+    """Its loss is finite."""
+
+    def update(self, state, params):
+        return {"n": state["n"] + 1}, {"loss": state["n"]}
+
+
+@pytest.mark.parametrize(("updates", "intervals"), [(22, 17), (8, 1), (50, 10), (5, 100)])
+def test_first_and_last_policy_and_six_between_are_scored(tmp_path, updates, intervals):
+    """As long as eight evaluations cost under a fifth of the time; evenly spaced.
+
+    An evaluated step costs half of a training step, so `affordable` evaluations are a fifth.
+    """
+    affordable = 0.2 * updates * CONFIG.steps_per_update / (0.5 * intervals)
+    every = evaluations_every(updates, CONFIG, 1, intervals)
+    scored = []
+
+    def merit(state):
+        scored.append(int(state["n"]))
+        return Merits(np.array([float(state["n"])]))
+
+    saving = Saving(eval_every=every, ends=True)
+    steps = updates * CONFIG.steps_per_update
+    run = {"saving": saving, "merit": merit, "out": tmp_path}
+    rows = train(Counting(), PARAMS, steps=steps, **run).metrics
+    assert scored[0] == 0 and scored[-1] == updates and rows[0]["start_merit"] == 0.0
+    most = max(min(int(affordable), 21, updates + 1), 2)
+    assert len(scored) == most, "as many as a fifth of the time allows, and no more"
+    assert np.ptp(np.diff(scored)) <= 1
+    if affordable >= 8:
+        assert len(scored) >= 8
 
 
 def test_nan_stops_and_saves(tmp_path):
