@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from click.core import ParameterSource
 
 from ecn_marl.cli.app import app, examples_text
 from ecn_marl.cli.terminal import (
@@ -21,24 +22,37 @@ from ecn_marl.render.bars import progress
 
 @app.command(
     epilog=examples_text(
-        "ecn-marl replay flows.csv --topology leaf-spine:4,8,2 --ecn 5,200,0.01 --out fct.csv"
+        "ecn-marl replay flows.csv --topology leaf-spine:4,8,2 --ecn 5,200,0.01 --out fct.csv",
+        "ecn-marl replay flow.txt --topology topology.txt --config config.txt",
     )
 )
 def replay(
+    context: typer.Context,
     flows: Annotated[
         Path,
         typer.Argument(
             help="The flows: a CSV file, or .csv.gz, with the columns flow_id, src, dst, size_B "
-            "(bytes) and start_ns, and optionally spine_data (the spine of each flow)."
+            "(bytes) and start_ns, and optionally spine_data (the spine of each flow); or a "
+            "flow.txt of the HPCC simulator."
         ),
     ],
     topology: Annotated[
         str,
         typer.Option(
             help="The network: star:HOSTS, dumbbell:LEFT,RIGHT, parking-lot:HOPS, "
-            "leaf-spine:LEAVES,HOSTS_PER_LEAF,SPINES or fat-tree:K."
+            "leaf-spine:LEAVES,HOSTS_PER_LEAF,SPINES or fat-tree:K; or a topology.txt of the HPCC "
+            "simulator."
         ),
     ],
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A config.txt of the HPCC simulator: senders, ECN thresholds, buffer, PFC and "
+            "duration. Options that are given here go before it.",
+            show_default="no file",
+        ),
+    ] = None,
     link_gbps: Annotated[float, typer.Option(help="Rate of the links of hosts, Gb/s.")] = 25.0,
     uplink_gbps: Annotated[
         float, typer.Option(help="Rate of the links between switches, Gb/s.")
@@ -87,9 +101,10 @@ def replay(
         str,
         typer.Option(
             help="Slowdowns are relative to this completion time: alone, of the flow in an empty "
-            "network, or standalone, by the formula of the HPCC simulator."
+            "network, or standalone, by the formula of the HPCC simulator.",
+            show_default="alone; standalone with --format hpcc",
         ),
-    ] = "alone",
+    ] = "",
     memory_us: Annotated[
         float, typer.Option(help="How far back feedback to the senders can reach, µs.")
     ] = 256.0,
@@ -104,6 +119,14 @@ def replay(
             show_default="no file",
         ),
     ] = None,
+    out_format: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="csv|hpcc",
+            help="Columns of --out: csv as above, or hpcc, those of that simulator's fct.txt.",
+        ),
+    ] = "csv",
     queues: Annotated[
         Path | None,
         typer.Option(
@@ -122,7 +145,8 @@ def replay(
     from ecn_marl.envs.registry import is_packets
     from ecn_marl.render.tables import replay_tables
     from ecn_marl.sim import replay as rp
-    from ecn_marl.sim.topology import parse_topology
+    from ecn_marl.sim.formats.case import is_file, read_case
+    from ecn_marl.sim.formats.hpcc_fct import write_fct as write_hpcc_fct
 
     for option, path in (("--out", out), ("--queues", queues)):
         if path is not None:
@@ -131,30 +155,42 @@ def replay(
                 raise bad_value(option, str(path), "a file other than the flow list")
     if out is not None and queues is not None and out.resolve() == queues.resolve():
         raise bad_value("--queues", str(queues), "a file other than --out")
-    network = parse_topology(topology, gbps=link_gbps, uplink_gbps=uplink_gbps, delay_us=delay_us)
-    settings = rp.Settings(
-        transport=transport,
-        ecn=parse_ecn(ecn),
-        ecn_gbps=link_gbps,
-        dt_us=dt_us,
-        duration_ms=duration_ms,
-        seed=seed,
-        buffer_mib=buffer_mib,
-        slots=slots,
-        pfc=pfc,
-        ack_priority=ack_priority,
-        ideal=ideal,
-        memory_us=memory_us,
+    if out_format not in ("csv", "hpcc") or (out_format == "hpcc" and out is None):
+        raise bad_value("--format", out_format, "csv, or hpcc with --out FILE")
+    given = _given(context)
+    if is_file(topology):
+        _refuse_link_options(given, topology)
+    case = read_case(
+        flows, topology, config, gbps=link_gbps, uplink_gbps=uplink_gbps, delay_us=delay_us
     )
+    fields: dict[str, Any] = {
+        "transport": transport,
+        "ecn": parse_ecn(ecn),
+        "ecn_gbps": None if is_file(topology) else link_gbps,
+        "dt_us": dt_us,
+        "duration_ms": duration_ms,
+        "seed": seed,
+        "buffer_mib": buffer_mib,
+        "slots": slots,
+        "pfc": pfc,
+        "ack_priority": ack_priority,
+        "ideal": ideal or ("standalone" if out_format == "hpcc" else "alone"),
+        "memory_us": memory_us,
+    }
+    fields |= {name: value for name, value in case.settings.items() if name not in given}
+    settings = rp.Settings(**fields)
+    for note in case.notes:
+        typer.echo(f"replay: {note}", err=True)
     replay_on = rp.replay
     if is_packets(backend):
         from ecn_marl.packets import replay as replay_on
-    flow_list = rp.read_flows(flows, network)
-    with progress("replay", "µs", duration_ms * 1e3, lines=False) as show:
-        result = replay_on(flow_list, network, settings, show)
+    with progress("replay", "µs", settings.duration_ms * 1e3, lines=False) as show:
+        result = replay_on(case.flows, case.topology, settings, show)
     outputs = {}
     if out is not None:
-        outputs[out] = Output("w", lambda file: rp.write_fct(result, file))
+        as_hpcc = partial(write_hpcc_fct, result, case.hpcc)
+        write = as_hpcc if out_format == "hpcc" else partial(rp.write_fct, result)
+        outputs[out] = Output("w", write)
     if queues is not None:
         outputs[queues] = Output("wb", lambda file: rp.write_queues(result, file))
     write_all(outputs)
@@ -163,6 +199,25 @@ def replay(
         typer.echo(json_text(summary))
     else:
         show_tables(replay_tables(summary))
+
+
+def _given(context: typer.Context) -> dict[str, Any]:
+    """Options that were given on the command line."""
+    return {
+        name: value
+        for name, value in context.params.items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+
+
+def _refuse_link_options(given: dict[str, Any], topology: str) -> None:
+    """Refuse options about links where the network is a file."""
+    from ecn_marl._errors import bad_value
+
+    for name in ("link_gbps", "uplink_gbps", "delay_us"):
+        if name in given:
+            option = f"--{name.replace('_', '-')}"
+            raise bad_value(option, given[name], f"no such option, for {topology} has the links")
 
 
 @app.command(
