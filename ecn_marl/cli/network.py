@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from click.core import ParameterSource
 
 from ecn_marl.cli.app import app, examples_text
 from ecn_marl.cli.terminal import (
@@ -27,7 +26,6 @@ from ecn_marl.render.bars import progress
     )
 )
 def replay(
-    context: typer.Context,
     flows: Annotated[
         Path,
         typer.Argument(
@@ -53,30 +51,46 @@ def replay(
             show_default="no file",
         ),
     ] = None,
-    link_gbps: Annotated[float, typer.Option(help="Rate of the links of hosts, Gb/s.")] = 25.0,
+    link_gbps: Annotated[
+        float | None, typer.Option(help="Rate of the links of hosts, Gb/s.", show_default="25")
+    ] = None,
     uplink_gbps: Annotated[
-        float, typer.Option(help="Rate of the links between switches, Gb/s.")
-    ] = 100.0,
-    delay_us: Annotated[float, typer.Option(help="One-way delay of every link, µs.")] = 1.0,
-    buffer_mib: Annotated[float, typer.Option(help="Shared buffer of every switch, MiB.")] = 32.0,
+        float | None,
+        typer.Option(help="Rate of the links between switches, Gb/s.", show_default="100"),
+    ] = None,
+    delay_us: Annotated[
+        float | None, typer.Option(help="One-way delay of every link, µs.", show_default="1")
+    ] = None,
+    buffer_mib: Annotated[
+        float | None,
+        typer.Option(
+            help="Shared buffer of every switch, MiB.", show_default="the configuration's, else 32"
+        ),
+    ] = None,
     transport: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="The senders: dcqcn:PRESET, dctcp, timely, hpcc, swift, reno, or another preset "
-            "of these (KIND:PRESET)."
+            "of these (KIND:PRESET).",
+            show_default="the configuration's, else dcqcn:hpcc-paper",
         ),
-    ] = "dcqcn:hpcc-paper",
+    ] = None,
     ecn: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="ECN thresholds of all ports: secn1, secn2 or KMIN,KMAX,PMAX, in KB, KB and as a "
-            "probability, for a port at --link-gbps. Kmin and Kmax scale with a port's rate."
+            "probability, for a port at the rate of the hosts' links (the slowest of a file). Kmin "
+            "and Kmax scale with a port's rate.",
+            show_default="the configuration's, else secn1",
         ),
-    ] = "secn1",
+    ] = None,
     dt_us: Annotated[
         float, typer.Option(help="Substep of the simulation, µs. It must divide 10 µs.")
     ] = 1.0,
-    duration_ms: Annotated[float, typer.Option(help="Simulated time, ms.")] = 60.0,
+    duration_ms: Annotated[
+        float | None,
+        typer.Option(help="Simulated time, ms.", show_default="the configuration's, else 60"),
+    ] = None,
     slots: Annotated[
         int | None,
         typer.Option(
@@ -85,12 +99,14 @@ def replay(
         ),
     ] = None,
     pfc: Annotated[
-        bool,
+        bool | None,
         typer.Option(
+            "--pfc/--no-pfc",
             help="Pause the links into a switch whose buffer fills. With --no-pfc, full buffers "
-            "drop packets."
+            "drop packets.",
+            show_default="the configuration's, else on",
         ),
-    ] = True,
+    ] = None,
     ack_priority: Annotated[
         bool,
         typer.Option(
@@ -98,13 +114,13 @@ def replay(
         ),
     ] = False,
     ideal: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Slowdowns are relative to this completion time: alone, of the flow in an empty "
             "network, or standalone, by the formula of the HPCC simulator.",
             show_default="alone; standalone with --format hpcc",
         ),
-    ] = "",
+    ] = None,
     memory_us: Annotated[
         float, typer.Option(help="How far back feedback to the senders can reach, µs.")
     ] = 256.0,
@@ -157,27 +173,27 @@ def replay(
         raise bad_value("--queues", str(queues), "a file other than --out")
     if out_format not in ("csv", "hpcc") or (out_format == "hpcc" and out is None):
         raise bad_value("--format", out_format, "csv, or hpcc with --out FILE")
-    given = _given(context)
-    if is_file(topology):
-        _refuse_link_options(given, topology)
-    case = read_case(
-        flows, topology, config, gbps=link_gbps, uplink_gbps=uplink_gbps, delay_us=delay_us
+    links = _given(gbps=link_gbps, uplink_gbps=uplink_gbps, delay_us=delay_us)
+    if links and is_file(topology):
+        allowed = f"none of --link-gbps, --uplink-gbps, --delay-us beside {topology}"
+        raise bad_value("rates and delays", links, allowed)
+    case = read_case(flows, topology, config, **links)
+    given = _given(
+        transport=transport,
+        ecn=None if ecn is None else parse_ecn(ecn),
+        duration_ms=duration_ms,
+        buffer_mib=buffer_mib,
+        pfc=pfc,
+        ideal=ideal or ("standalone" if out_format == "hpcc" else None),
     )
-    fields: dict[str, Any] = {
-        "transport": transport,
-        "ecn": parse_ecn(ecn),
-        "ecn_gbps": None if is_file(topology) else link_gbps,
+    fields: dict[str, Any] = case.settings | given
+    fields |= {
         "dt_us": dt_us,
-        "duration_ms": duration_ms,
         "seed": seed,
-        "buffer_mib": buffer_mib,
         "slots": slots,
-        "pfc": pfc,
         "ack_priority": ack_priority,
-        "ideal": ideal or ("standalone" if out_format == "hpcc" else "alone"),
         "memory_us": memory_us,
     }
-    fields |= {name: value for name, value in case.settings.items() if name not in given}
     settings = rp.Settings(**fields)
     for note in case.notes:
         typer.echo(f"replay: {note}", err=True)
@@ -201,23 +217,9 @@ def replay(
         show_tables(replay_tables(summary))
 
 
-def _given(context: typer.Context) -> dict[str, Any]:
-    """Options that were given on the command line."""
-    return {
-        name: value
-        for name, value in context.params.items()
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    }
-
-
-def _refuse_link_options(given: dict[str, Any], topology: str) -> None:
-    """Refuse options about links where the network is a file."""
-    from ecn_marl._errors import bad_value
-
-    for name in ("link_gbps", "uplink_gbps", "delay_us"):
-        if name in given:
-            option = f"--{name.replace('_', '-')}"
-            raise bad_value(option, given[name], f"no such option, for {topology} has the links")
+def _given(**options: object) -> dict[str, Any]:
+    """Options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 @app.command(

@@ -7,9 +7,9 @@ Lines that begin with `#` are left out, as is what follows a `#`, and a first li
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 from jaxtyping import Float64
@@ -76,7 +76,7 @@ def _numbers(words: list[str]) -> tuple[float, float] | None:
 
 
 def write_points(
-    size: Float64[np.ndarray, " n"], cdf: Float64[np.ndarray, " n"], file: TextIO
+    size: Float64[np.ndarray, " n"], cdf: Float64[np.ndarray, " n"], file: io.TextIOBase
 ) -> None:
     """Write `BYTES FRACTION`, a point per line.
 

@@ -10,16 +10,17 @@ Notes in braces after a value are left out. The last of several lines of a key c
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 from ecn_marl._errors import bad_value
 from ecn_marl.errors import InvalidInput
-from ecn_marl.sim.formats.lines import CONFIG, check_kind, gbps, number, plain, text_lines, whole
+from ecn_marl.sim.formats.lines import CONFIG, check_kind, number, plain, rate, text_lines, whole
 from ecn_marl.sim.queues import LARGEST_KB, checked_thresholds
 from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.trace import Place
@@ -28,9 +29,6 @@ Pairs = tuple[tuple[float, float], ...]
 """Values by link rate: (Gb/s, value)."""
 
 Value = float | Pairs | tuple[float, ...] | str
-
-MBPS = 1000.0
-"""Mb/s in one Gb/s."""
 
 DRAIN_MS = 60.0
 """Simulated time after `FLOWGEN_STOP_TIME`, ms. ConWeave's simulator then goes on until all flows
@@ -49,7 +47,7 @@ def _flag(place: Place, key: str, words: list[str]) -> float:
 
 
 def _rate(place: Place, key: str, words: list[str]) -> float:
-    return gbps(place, key, _only(place, key, words, 1)[0]) * MBPS
+    return float(rate(place, key, _only(place, key, words, 1)[0]) / 10**6)
 
 
 def _triple(place: Place, key: str, words: list[str]) -> tuple[float, ...]:
@@ -64,8 +62,8 @@ def _map(place: Place, key: str, words: list[str]) -> Pairs:
         raise place.error(key, " ".join(words), form)
     numbers = [number(place, key, word) for word in words[1:]]
     return tuple(
-        (float(rate / Decimal(10**9)), float(value))
-        for rate, value in zip(numbers[::2], numbers[1::2], strict=True)
+        (float(bits / Decimal(10**9)), float(value))
+        for bits, value in zip(numbers[::2], numbers[1::2], strict=True)
     )
 
 
@@ -196,9 +194,9 @@ class HpccConfig:
         rates = sorted({port.gbps for port in topology.ports})
         if not self.number("ENABLE_QCN", 1.0):
             return dict.fromkeys(rates, (LARGEST_KB, LARGEST_KB, 1.0))
-        return {rate: self._thresholds(rate) for rate in rates}
+        return {gbps: self._thresholds(gbps) for gbps in rates}
 
-    def _thresholds(self, rate: float) -> tuple[float, float, float]:
+    def _thresholds(self, gbps: float) -> tuple[float, float, float]:
         """Kmin, Kmax (KB) and Pmax at a rate, Gb/s."""
         found = []
         for key in ("KMIN_MAP", "KMAX_MAP", "PMAX_MAP"):
@@ -207,12 +205,12 @@ class HpccConfig:
                 raise InvalidInput(f"{self.path}: no {key}; expected a line with it")
             assert isinstance(pairs, tuple)
             table: dict[float, float] = dict(pairs)  # type: ignore[arg-type]
-            if rate not in table:
-                allowed = f"a value for {rate * 1e9:.0f} too, the rate of a port"
+            if gbps not in table:
+                allowed = f"a value for {gbps * 1e9:.0f} too, the rate of a port"
                 raise self.error(key, [f"{x * 1e9:.0f}" for x in table], allowed)
-            found.append(table[rate])
+            found.append(table[gbps])
         try:
-            return checked_thresholds(found, f"Kmin, Kmax and Pmax at {rate:g} Gb/s")
+            return checked_thresholds(found, f"Kmin, Kmax and Pmax at {gbps:g} Gb/s")
         except ValueError as error:
             lines = ", ".join(str(self.lines.get(f"{x}_MAP", 1)) for x in ("KMIN", "KMAX", "PMAX"))
             raise InvalidInput(f"{self.path}, lines {lines}: {error}") from None
@@ -288,7 +286,7 @@ def read_config(path: str | Path) -> HpccConfig:
     return HpccConfig(values, path, lines)
 
 
-def write_config(config: HpccConfig, file: TextIO) -> None:
+def write_config(config: HpccConfig, file: io.TextIOBase) -> None:
     """Write a `config.txt`.
 
     Args:
@@ -307,7 +305,7 @@ def _text(key: str, value: Value) -> str:
     if isinstance(value, str):
         words = value
     elif reader is _map and isinstance(value, tuple):
-        pairs = (f"{plain(x[0] * 1e9)} {plain(x[1])}" for x in value)  # type: ignore[index]
+        pairs = (f"{round(x[0] * 1e9)} {plain(x[1])}" for x in value)  # type: ignore[index]
         words = " ".join((str(len(value)), *pairs))
     elif isinstance(value, tuple):
         words = " ".join(plain(x) for x in value)  # type: ignore[arg-type]

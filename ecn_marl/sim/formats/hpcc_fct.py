@@ -8,7 +8,8 @@ times in ns. Slowdowns there are FCT over STANDALONE.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TextIO
+import io
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,7 +31,7 @@ def address(node: int) -> int:
     return NETWORK + node // 256 * PER_256 + node % 256 * PER_NODE
 
 
-def write_fct(result: Replay, flows: HpccFlows, file: TextIO) -> None:
+def write_fct(result: Replay, flows: HpccFlows, file: io.TextIOBase) -> None:
     """Write a `fct.txt`.
 
     Args:

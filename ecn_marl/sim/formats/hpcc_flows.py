@@ -11,10 +11,11 @@ Flows usually start at 2 s there. Here time 0 is the last whole millisecond befo
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int64
@@ -178,7 +179,7 @@ def _flows(
     return HpccFlows(flows, origin, group, port, unread)
 
 
-def write_flows(flows: HpccFlows | FlowList, topology: Topology, file: TextIO) -> None:
+def write_flows(flows: HpccFlows | FlowList, topology: Topology, file: io.TextIOBase) -> None:
     """Write a `flow.txt`, in the order of the list; that simulator wants it sorted by starts.
 
     Args:

@@ -10,23 +10,24 @@ read, as that simulator does not: its own file ends with more links and a legend
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 from ecn_marl._errors import bad_value
 from ecn_marl.errors import InvalidInput
 from ecn_marl.sim.formats.lines import (
     TOPOLOGY,
     check_kind,
-    gbps,
     microseconds,
     number,
     ordinal,
     plain,
+    rate,
     text_lines,
     whole,
 )
@@ -78,8 +79,8 @@ class HpccTopology:
         nics = zip(topology.hosts, topology.nic_gbps, topology.nic_delay_us, strict=True)
         ends = {port.peer: port.switch for port in topology.ports}
         rows = {
-            (host, ends[host], 0): Row(ids[host], ids[ends[host]], rate, delay)
-            for host, rate, delay in nics
+            (host, ends[host], 0): Row(ids[host], ids[ends[host]], speed, delay)
+            for host, speed, delay in nics
         }
         for port in topology.ports:
             back = rows.get((port.peer, port.switch, port.link))
@@ -201,25 +202,26 @@ def _node(place: Place, column: str, word: str, nodes: int) -> int:
 
 
 def _link(place: Place, words: list[str], nodes: int) -> Row:
-    """A line as a link; ConWeave's may lack the error rate."""
-    if len(words) not in (4, 5):
+    """A line as a link."""
+    if len(words) != 5:
         raise place.error("link", " ".join(words), FORM)
     src, dst = (_node(place, *x, nodes) for x in zip(("SRC", "DST"), words[:2], strict=True))
     if src == dst:
         raise place.error("link", " ".join(words), "two different nodes")
-    rate, delay = gbps(place, "RATE", words[2]), microseconds(place, "DELAY", words[3])
-    if not RATE.fits(rate):
+    speed = float(rate(place, "RATE", words[2]) / 10**9)
+    delay = microseconds(place, "DELAY", words[3])
+    if not RATE.fits(speed):
         raise place.error("RATE", words[2], RATE.allowed)
     if not DELAY.fits(delay):
         raise place.error("DELAY", words[3], DELAY.allowed)
     share = "a share of packets from 0 to 1"
-    loss = number(place, "ERROR_RATE", [*words, "0"][4], share)
+    loss = number(place, "ERROR_RATE", words[4], share)
     if loss > 1:
         raise place.error("ERROR_RATE", words[4], share)
-    return Row(src, dst, rate, delay, float(loss))
+    return Row(src, dst, speed, delay, float(loss))
 
 
-def write_topology(topology: HpccTopology | Topology, file: TextIO) -> None:
+def write_topology(topology: HpccTopology | Topology, file: io.TextIOBase) -> None:
     """Write a `topology.txt`.
 
     Args:

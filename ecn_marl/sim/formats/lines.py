@@ -82,8 +82,8 @@ def number(place: Place, column: str, word: str, allowed: str = "a number >= 0")
     return value
 
 
-def gbps(place: Place, column: str, word: str) -> float:
-    """A rate with its unit (`100Gbps`, `50Mb/s`; bits/s without one), Gb/s.
+def rate(place: Place, column: str, word: str) -> Decimal:
+    """A rate with its unit (`100Gbps`, `50Mb/s`; bits/s without one), bits/s.
 
     Raises:
         InvalidInput: it is none, or 0.
@@ -93,10 +93,10 @@ def gbps(place: Place, column: str, word: str) -> float:
     if match is None:
         raise place.error(column, word, allowed)
     digits, scale, unit = match[1], match[2], match[3] or "bps"
-    rate = number(place, column, digits, allowed) * SCALES[scale] * BITS[unit] / 10**9
-    if not rate:
+    value = number(place, column, digits, allowed) * SCALES[scale] * BITS[unit]
+    if not value:
         raise place.error(column, word, allowed)
-    return float(rate)
+    return value
 
 
 def microseconds(place: Place, column: str, word: str) -> float:
