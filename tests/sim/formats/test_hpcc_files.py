@@ -13,9 +13,9 @@ from commands import failure, run
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ecn_marl.sim.formats import hpcc_fct
 from ecn_marl.sim.formats.case import read_case
 from ecn_marl.sim.formats.hpcc_config import HpccConfig, read_config, write_config
-from ecn_marl.sim.formats.hpcc_fct import address
 from ecn_marl.sim.formats.hpcc_flows import HpccFlows, read_flows, write_flows
 from ecn_marl.sim.formats.hpcc_senders import senders
 from ecn_marl.sim.formats.hpcc_topology import (
@@ -34,7 +34,7 @@ STAR = """\
 0
 0 1 25Gbps 0.001ms 0
 0 2 25Gbps 1000ns 0.000000
-3 0 25000Mbps 1us
+3 0 25000Mbps 1us 0
 0 5 25Gbps 0.001ms 0
 
 First line: total node #, switch node #, link #
@@ -139,6 +139,12 @@ def test_320_hosts():
     net = HpccTopology(376, tuple(range(320, 376)), tuple(links)).topology()
     assert (net.n_hosts, net.n_switches, net.n_ports) == (320, 56, 320 + 2 * 160)
     assert len(net.paths(0, 319)) == 16
+
+
+def test_addresses_beyond_256_nodes():
+    assert [f"{hpcc_fct.address(node):08x}" for node in (0, 255, 256)] == [
+        *("0b000001", "0b00ff01", "0b010001"),
+    ]
 
 
 # -- presets
@@ -472,7 +478,7 @@ def test_replay_is_that_of_the_case_in_python(files, tmp_path):
     # Two hops of 1000 B, 2 x 2 µs, and 1048 B a packet, at 3.125 B/ns.
     alone = 2 * 1000 / 3.125 + 4000 + np.ceil(flows.size / 1000) * 48 / 3.125 + flows.size / 3.125
     for row, i in zip(rows, order, strict=True):
-        assert [int(row[0], 16), int(row[1], 16)] == [address(i % 2 + 2), address(1)]
+        assert row[:2] == [["0b000201", "0b000301", "0b000201"][i], "0b000101"]
         assert row[2:6] == [
             ["10000", "10000", "10001"][i],
             str([100, 200, 100][i]),
