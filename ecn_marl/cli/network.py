@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,7 +24,8 @@ from ecn_marl.render.bars import progress
 
 @app.command(
     epilog=examples_text(
-        "ecn-marl replay flows.csv --topology leaf-spine:4,8,2 --ecn 5,200,0.01 --out fct.csv"
+        "ecn-marl replay flows.csv --topology leaf-spine:4,8,2 --ecn 5,200,0.01 --out fct.csv",
+        "ecn-marl replay flow.txt --topology topology.txt --config config.txt",
     )
 )
 def replay(
@@ -32,40 +33,67 @@ def replay(
         Path,
         typer.Argument(
             help="The flows: a CSV file, or .csv.gz, with the columns flow_id, src, dst, size_B "
-            "(bytes) and start_ns, and optionally spine_data (the spine of each flow)."
+            "(bytes) and start_ns, and optionally spine_data (the spine of each flow); or a "
+            "flow.txt of the HPCC simulator."
         ),
     ],
     topology: Annotated[
         str,
         typer.Option(
             help="The network: star:HOSTS, dumbbell:LEFT,RIGHT, parking-lot:HOPS, "
-            "leaf-spine:LEAVES,HOSTS_PER_LEAF,SPINES or fat-tree:K."
+            "leaf-spine:LEAVES,HOSTS_PER_LEAF,SPINES or fat-tree:K; or a topology.txt of the HPCC "
+            "simulator."
         ),
     ],
-    link_gbps: Annotated[float, typer.Option(help="Rate of the links of hosts, Gb/s.")] = 25.0,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A config.txt of the HPCC simulator: senders, ECN thresholds, buffer, PFC and "
+            "duration. Options that are given here go before it.",
+            show_default="no file",
+        ),
+    ] = None,
+    link_gbps: Annotated[
+        float | None, typer.Option(help="Rate of the links of hosts, Gb/s.", show_default="25")
+    ] = None,
     uplink_gbps: Annotated[
-        float, typer.Option(help="Rate of the links between switches, Gb/s.")
-    ] = 100.0,
-    delay_us: Annotated[float, typer.Option(help="One-way delay of every link, µs.")] = 1.0,
-    buffer_mib: Annotated[float, typer.Option(help="Shared buffer of every switch, MiB.")] = 32.0,
+        float | None,
+        typer.Option(help="Rate of the links between switches, Gb/s.", show_default="100"),
+    ] = None,
+    delay_us: Annotated[
+        float | None, typer.Option(help="One-way delay of every link, µs.", show_default="1")
+    ] = None,
+    buffer_mib: Annotated[
+        float | None,
+        typer.Option(
+            help="Shared buffer of every switch, MiB.", show_default="the configuration's, else 32"
+        ),
+    ] = None,
     transport: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="The senders: dcqcn:PRESET, dctcp, timely, hpcc, swift, reno, or another preset "
-            "of these (KIND:PRESET)."
+            "of these (KIND:PRESET).",
+            show_default="the configuration's, else dcqcn:hpcc-paper",
         ),
-    ] = "dcqcn:hpcc-paper",
+    ] = None,
     ecn: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="ECN thresholds of all ports: secn1, secn2 or KMIN,KMAX,PMAX, in KB, KB and as a "
-            "probability, for a port at --link-gbps. Kmin and Kmax scale with a port's rate."
+            "probability, for a port at the rate of the hosts' links (the slowest of a file). Kmin "
+            "and Kmax scale with a port's rate.",
+            show_default="the configuration's, else secn1",
         ),
-    ] = "secn1",
+    ] = None,
     dt_us: Annotated[
         float, typer.Option(help="Substep of the simulation, µs. It must divide 10 µs.")
     ] = 1.0,
-    duration_ms: Annotated[float, typer.Option(help="Simulated time, ms.")] = 60.0,
+    duration_ms: Annotated[
+        float | None,
+        typer.Option(help="Simulated time, ms.", show_default="the configuration's, else 60"),
+    ] = None,
     slots: Annotated[
         int | None,
         typer.Option(
@@ -74,12 +102,14 @@ def replay(
         ),
     ] = None,
     pfc: Annotated[
-        bool,
+        bool | None,
         typer.Option(
+            "--pfc/--no-pfc",
             help="Pause the links into a switch whose buffer fills. With --no-pfc, full buffers "
-            "drop packets."
+            "drop packets.",
+            show_default="the configuration's, else on",
         ),
-    ] = True,
+    ] = None,
     ack_priority: Annotated[
         bool,
         typer.Option(
@@ -87,12 +117,13 @@ def replay(
         ),
     ] = False,
     ideal: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Slowdowns are relative to this completion time: alone, of the flow in an empty "
-            "network, or standalone, by the formula of the HPCC simulator."
+            "network, or standalone, by the formula of the HPCC simulator.",
+            show_default="alone; standalone with --format hpcc",
         ),
-    ] = "alone",
+    ] = None,
     memory_us: Annotated[
         float, typer.Option(help="How far back feedback to the senders can reach, µs.")
     ] = 256.0,
@@ -107,6 +138,14 @@ def replay(
             show_default="no file",
         ),
     ] = None,
+    out_format: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="csv|hpcc",
+            help="Columns of --out: csv as above, or hpcc, those of that simulator's fct.txt.",
+        ),
+    ] = "csv",
     queues: Annotated[
         Path | None,
         typer.Option(
@@ -131,7 +170,8 @@ def replay(
     from ecn_marl.experiments.replay_records import write_replay
     from ecn_marl.render.tables import replay_tables
     from ecn_marl.sim import replay as rp
-    from ecn_marl.sim.topology import parse_topology
+    from ecn_marl.sim.formats.case import is_file, read_case
+    from ecn_marl.sim.formats.hpcc_fct import write_fct as write_hpcc_fct
 
     check_records(records, overwrite)
     for option, path in (("--out", out), ("--queues", queues)):
@@ -141,30 +181,42 @@ def replay(
                 raise bad_value(option, str(path), "a file other than the flow list")
     if out is not None and queues is not None and out.resolve() == queues.resolve():
         raise bad_value("--queues", str(queues), "a file other than --out")
-    network = parse_topology(topology, gbps=link_gbps, uplink_gbps=uplink_gbps, delay_us=delay_us)
-    settings = rp.Settings(
+    if out_format not in ("csv", "hpcc") or (out_format == "hpcc" and out is None):
+        raise bad_value("--format", out_format, "csv, or hpcc with --out FILE")
+    links = _given(gbps=link_gbps, uplink_gbps=uplink_gbps, delay_us=delay_us)
+    if links and is_file(topology):
+        allowed = f"none of --link-gbps, --uplink-gbps, --delay-us beside {topology}"
+        raise bad_value("rates and delays", links, allowed)
+    case = read_case(flows, topology, config, **links)
+    given = _given(
         transport=transport,
-        ecn=parse_ecn(ecn),
-        ecn_gbps=link_gbps,
-        dt_us=dt_us,
+        ecn=None if ecn is None else parse_ecn(ecn),
         duration_ms=duration_ms,
-        seed=seed,
         buffer_mib=buffer_mib,
-        slots=slots,
         pfc=pfc,
-        ack_priority=ack_priority,
-        ideal=ideal,
-        memory_us=memory_us,
+        ideal=ideal or ("standalone" if out_format == "hpcc" else None),
     )
+    fields: dict[str, Any] = case.settings | given
+    fields |= {
+        "dt_us": dt_us,
+        "seed": seed,
+        "slots": slots,
+        "ack_priority": ack_priority,
+        "memory_us": memory_us,
+    }
+    settings = rp.Settings(**fields)
+    for note in case.notes:
+        typer.echo(f"replay: {note}", err=True)
     replay_on = rp.replay
     if is_packets(backend):
         from ecn_marl.packets import replay as replay_on
-    flow_list = rp.read_flows(flows, network)
-    with progress("replay", "µs", duration_ms * 1e3, lines=False) as show:
-        result = replay_on(flow_list, network, settings, show, keep=records is not None)
+    with progress("replay", "µs", settings.duration_ms * 1e3, lines=False) as show:
+        result = replay_on(case.flows, case.topology, settings, show, keep=records is not None)
     outputs = {}
     if out is not None:
-        outputs[out] = Output("w", lambda file: rp.write_fct(result, file))
+        as_hpcc = partial(write_hpcc_fct, result, case.hpcc)
+        write = as_hpcc if out_format == "hpcc" else partial(rp.write_fct, result)
+        outputs[out] = Output("w", write)
     if queues is not None:
         outputs[queues] = Output("wb", lambda file: rp.write_queues(result, file))
     write_all(outputs)
@@ -176,6 +228,11 @@ def replay(
         typer.echo(json_text(summary))
     else:
         show_tables(replay_tables(summary))
+
+
+def _given(**options: object) -> dict[str, Any]:
+    """Options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 @app.command(

@@ -41,7 +41,9 @@ def write_replay(
     Raises:
         ValueError: see `TableWriter`; or the replay kept no samples.
     """
-    setting = f"static:{','.join(f'{x:g}' for x in settings.ecn)}"
+    setting = "static:by-rate"
+    if not isinstance(settings.ecn, Mapping):
+        setting = f"static:{','.join(f'{x:g}' for x in settings.ecn)}"
     times = range(0, len(result.time_us), CHUNK)
     parts = [f"000-{first:05}" for first in times]
     listed = [{"policy": setting, "seed": 0, "label": setting}]

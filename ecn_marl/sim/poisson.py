@@ -75,7 +75,7 @@ class Poisson:
 
     Attributes:
         load: default load, share of NIC rate.
-        table: name of the default flow-size table, or the path of a CSV file, see `size_table`.
+        table: name of the default flow-size table, or the path of a file, see `size_table`.
         width: flows offered per tick; `auto` for what the defaults above need.
         matrix: weights of (source, destination), see `sim.matrices`; empty for sources in
             proportion to their NICs and uniform destinations. Weights between NICs of one server

@@ -40,6 +40,7 @@ from ecn_marl.sim.tickets import TIME_UNIT
 from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.trace import FlowList, read_flows
 from ecn_marl.sim.transports import parse_transport
+from ecn_marl.sim.units import KB
 
 __all__ = ["FlowList", "Replay", "Settings", "read_flows", "replay", "write_fct", "write_queues"]
 
@@ -69,7 +70,8 @@ class Settings:
     Attributes:
         transport: the senders, e.g. `dcqcn:PRESET` or `hpcc`, see `transports.parse_transport`.
         ecn: (Kmin, Kmax, Pmax) of every port, KB for a port of `ecn_gbps`; thresholds of other
-            ports scale with their rates. Kmin = Kmax is a step.
+            ports scale with their rates. Kmin = Kmax is a step. Or such a triple for each rate of
+            ports by Gb/s, `{25: (100, 400, 0.2), 100: (400, 1600, 0.2)}`, which do not scale.
         ecn_gbps: the rate that `ecn` is meant for, Gb/s; None for that of the slowest NIC.
         dt_us: substep, µs; must divide 10 µs.
         duration_ms: simulated time, a multiple of 0.01 ms.
@@ -85,7 +87,7 @@ class Settings:
     """
 
     transport: str = "dcqcn:hpcc-paper"
-    ecn: tuple[float, float, float] = (5.0, 200.0, 0.01)
+    ecn: tuple[float, float, float] | Mapping[float, tuple[float, float, float]] = (5, 200, 0.01)
     ecn_gbps: Annotated[float | None, Real(above=0.0, unit="Gb/s", none=True)] = None
     dt_us: Annotated[float, Real()] = 1.0
     duration_ms: Annotated[float, Real()] = 60.0
@@ -100,7 +102,9 @@ class Settings:
     def __post_init__(self) -> None:
         """Check clocks, slots and thresholds; the rest is checked where it is used."""
         check(self)
-        checked_thresholds(self.ecn, "ecn")
+        by_rate = self.ecn.items() if isinstance(self.ecn, Mapping) else ((None, self.ecn),)
+        for rate, triple in by_rate:
+            checked_thresholds(triple, "ecn" if rate is None else f"ecn[{rate}]")
         count = SAMPLE_US / self.dt_us if self.dt_us > 0 else 0.0
         if not 1 <= count <= 1e4 or abs(count - round(count)) > 1e-6:
             allowed = f"a substep that divides {SAMPLE_US} µs, 0.001 µs or longer"
@@ -123,6 +127,23 @@ class Settings:
     def substeps(self) -> int:
         """Substeps per sample."""
         return round(SAMPLE_US / self.dt_us)
+
+    def thresholds(self, topology: Topology, params: SimParams) -> Ecn:
+        """Thresholds of the ports of a network, `[P]`.
+
+        Raises:
+            ValueError: `ecn` has thresholds by rate, and a port has another rate.
+        """
+        if not isinstance(self.ecn, Mapping):
+            gbps = min(topology.nic_gbps) if self.ecn_gbps is None else self.ecn_gbps
+            return scaled_ecn(params.net, *self.ecn, gbps)
+        for port in topology.ports:
+            if port.gbps not in self.ecn:
+                allowed = f"thresholds for {port.gbps:g} Gb/s, the rate of {port.name}, too"
+                raise bad_value("ecn", dict(self.ecn), allowed)
+        rows = np.array([self.ecn[port.gbps] for port in topology.ports], np.float32)
+        kmin, kmax, pmax = jnp.asarray(rows * np.array([KB, KB, 1.0], np.float32)).T
+        return Ecn(kmin, kmax, pmax)
 
     def simulator(self, topology: Topology, start_ns: np.ndarray) -> Simulator:
         """The simulator for flows that start at `start_ns`; its tuning interval is one sample."""
@@ -298,8 +319,7 @@ def replayed(
         raise bad_value("duration_ms", settings.duration_ms, allowed)
     sim = settings.simulator(topology, flows.start_ns[order])
     params = sim.default_params(traffic=(schedule(flows.take(order), settings.dt_us),))
-    gbps = min(topology.nic_gbps) if settings.ecn_gbps is None else settings.ecn_gbps
-    thresholds = scaled_ecn(params.net, *settings.ecn, gbps)
+    thresholds = settings.thresholds(topology, params)
     key = jax.random.key(settings.seed)
     record = Record(settings.samples, topology.n_ports, keep)
     state, fct_us = run(sim, key, params, thresholds, record, show)

@@ -18,7 +18,7 @@ from ecn_marl._checks import FRACTION, NOT_NEGATIVE, POSITIVE
 from ecn_marl._errors import bad_value
 from ecn_marl._registry import Registry
 from ecn_marl._types import Leaf
-from ecn_marl.errors import InvalidValue
+from ecn_marl.sim.formats.cdf import read_points
 
 CHUNK = float(2**18)
 """Bytes per unit of the high part of a byte count."""
@@ -75,7 +75,7 @@ Points = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def _as_table(name: str, table: Any) -> Path | Points:
-    """A CSV file, or the points of a distribution; read once, so that errors show at once."""
+    """A file, or the points of a distribution; read once, so that errors show at once."""
     if isinstance(table, str | Path):
         path = Path(table).absolute()
         read_table(path)
@@ -83,7 +83,7 @@ def _as_table(name: str, table: Any) -> Path | Points:
     try:
         size, cdf = (tuple(float(x) for x in column) for column in table)
     except (TypeError, ValueError):
-        allowed = "a CSV file of bytes,cdf, or a pair of columns: sizes in bytes, and their cdf"
+        allowed = "a file of bytes,cdf, or a pair of columns: sizes in bytes, and their cdf"
         raise bad_value(f"size table {name}", table, allowed) from None
     make_table(np.array(size), np.array(cdf))
     return size, cdf
@@ -104,7 +104,7 @@ def register_size_table(name: str, table: str | Path | Any, replace: bool = Fals
 
     Args:
         name: e.g. `my-cluster`.
-        table: a CSV file, see `read_table`; or a pair of columns, sizes in bytes and cumulative
+        table: a file, see `read_table`; or a pair of columns, sizes in bytes and cumulative
             probabilities, see `make_table`.
         replace: whether to replace what is registered under this name.
 
@@ -119,13 +119,14 @@ def size_table(name: str) -> SizeTable:
 
     Args:
         name: one of `TABLES` (each file's first line names its source), a registered name, or the
-            path of a CSV file, which ends in `.csv`; see `read_table`.
+            path of a file, which has an ending or a folder; see `read_table`.
 
     Raises:
         ValueError: unknown table, or no such file, or not a distribution.
     """
-    if name not in SIZE_TABLES and name.endswith(".csv"):
-        return read_table(Path(name))
+    path = Path(name)
+    if name not in SIZE_TABLES and (path.suffix or len(path.parts) > 1):
+        return read_table(path)
     table = SIZE_TABLES[name]
     if isinstance(table, tuple):
         return make_table(*(np.array(column) for column in table))
@@ -133,19 +134,20 @@ def size_table(name: str) -> SizeTable:
 
 
 def read_table(path: str | Path | Traversable) -> SizeTable:
-    """A flow-size table from a CSV file; it is read again when it has changed.
+    """A flow-size table from a file; it is read again when it has changed.
 
     Args:
-        path: rows `BYTES,CDF`, from the smallest size to that with CDF 1. Lines that begin with `#`
-            are left out, and so is a first line of names.
+        path: rows `BYTES,CDF` or `BYTES CDF`, from the smallest size to that with CDF 1 or 100, see
+            `formats.cdf`.
 
     Raises:
-        ValueError: no such file, a row that is not two numbers, or not a distribution.
+        ValueError: no such file, a row that is not two numbers, or not a distribution; names the
+            file and the line.
     """
     if isinstance(path, str | Path):
         path = Path(path)
         if not path.is_file():
-            raise bad_value("flow-size table", str(path), "a CSV file of rows BYTES,CDF")
+            raise bad_value("flow-size table", str(path), "a file of rows BYTES,CDF")
         return _read_table(path, path.stat().st_mtime_ns)
     archived: Any = path  # in a package that is an archive; without a time of change
     return _read_table(archived, 0)
@@ -155,26 +157,7 @@ def read_table(path: str | Path | Traversable) -> SizeTable:
 def _read_table(path: Traversable, changed: int) -> SizeTable:
     # Part of the cache's key alone: a changed file is read again.
     del changed
-    lines = [line.partition("#")[0].strip() for line in path.read_text().splitlines()]
-    rows: list[tuple[float, float]] = []
-    header = False
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
-        try:
-            size, cdf = (float(x) for x in line.split(","))
-        except ValueError:
-            if rows or header:
-                allowed = "two numbers, BYTES,CDF"
-                raise bad_value(f"line {number} of {path}", line, allowed) from None
-            header = True
-            continue
-        rows.append((size, cdf))
-    columns = np.array(rows, np.float64).reshape(-1, 2)
-    try:
-        return make_table(columns[:, 0], columns[:, 1])
-    except InvalidValue as error:
-        raise bad_value(f"{error.field} of {path}", error.value, error.allowed) from None
+    return make_table(*read_points(path.read_text().splitlines(), Path(str(path))))
 
 
 def make_table(size: np.ndarray, cdf: np.ndarray) -> SizeTable:

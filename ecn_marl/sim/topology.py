@@ -472,6 +472,11 @@ _MIDDLE = ("dumbbell", "leaf-spine", "fat-tree")
 """Shapes whose links between switches have a rate of their own."""
 
 
+def is_shape(text: str) -> bool:
+    """Whether a text begins with the name of a shape, as `parse_topology` takes it."""
+    return text.partition(":")[0] in _SHAPES
+
+
 def parse_topology(text: str, *, gbps: float, uplink_gbps: float, delay_us: float) -> Topology:
     """Build a topology from its short form, as the command line takes it.
 
@@ -486,7 +491,7 @@ def parse_topology(text: str, *, gbps: float, uplink_gbps: float, delay_us: floa
         ValueError: unknown shape or wrong number of sizes.
     """
     kind, _, sizes = text.partition(":")
-    if kind not in _SHAPES:
+    if not is_shape(text):
         raise unknown_name("topology", kind, _SHAPES)
     build, arity = _SHAPES[kind]
     try:

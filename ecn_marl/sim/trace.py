@@ -129,7 +129,7 @@ def read_flows(path: str | Path, topology: Topology) -> FlowList:
     path = Path(path)
     rows: list[list[str]] = []
     places: list[Place] = []
-    with _open(path) as file:
+    with opened(path) as file:
         lines = _lines(file, path)
         place, header = next(lines, (Place(path, 1), []))
         position = _columns(header, place)
@@ -171,13 +171,13 @@ def _numbers(text: list[str], kind: type[int | float]) -> np.ndarray:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[TextIOWrapper]:
+def opened(path: Path) -> Iterator[TextIOWrapper]:
     """Open a text file that may be gzipped."""
     with open(path, "rb") as raw:
         zipped = raw.read(2) == GZIP_MAGIC
-    opened = gzip.open if zipped else open
+    function = gzip.open if zipped else open
     # Spreadsheets write a byte order mark; `csv` splits lines itself.
-    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+    with function(path, "rt", encoding="utf-8-sig", newline="") as file:
         yield file
 
 
