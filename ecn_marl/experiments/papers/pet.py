@@ -95,7 +95,7 @@ _FULL_NOTES = (
 
 def _trainings(end: str, small: bool, slots: int) -> tuple[Training, ...]:
     """Offline pre-training (§4.4.1), its loads drawn anew for every episode (Algorithm 1)."""
-    steps = 30_000 if small else 400_000
+    steps = 100_000 if small else 400_000
     common: dict[str, Any] = {"steps": steps, "randomise": {"load": 3.0}}
     return (
         Training("websearch", f"pet-websearch{end}", at_load(0.3, slots, "latency"), **common),
