@@ -99,12 +99,12 @@ def _network(path: Path, notes: list[str]) -> Topology:
         raise InvalidInput(f"{path}: {error}") from None
     unread = f"; {file.unread} lines beyond the last link are not read" if file.unread else ""
     notes.append(
-        f"{path}: topology of the HPCC simulator, {network.n_hosts} hosts, {network.n_switches} "
-        f"switches, {len(file.links)} links{unread}"
+        f"{path}: topology of the HPCC simulator, hosts {network.n_hosts}, switches "
+        f"{network.n_switches}, links {len(file.links)}{unread}"
     )
     lossy = [link.loss for link in file.links if link.loss]
     if lossy:
-        worst = f"ERROR_RATE of {len(lossy)} links, up to {max(lossy):g}"
+        worst = f"ERROR_RATE up to {max(lossy):g}, links with it {len(lossy)}"
         notes.append(f"{path}: not simulated: random loss ({worst})")
     return network
 
@@ -116,7 +116,7 @@ def _flows(path: Path, network: Topology, notes: list[str]) -> HpccFlows:
         rows = hpcc_flows.read_flows(path, network)
         unread = f"; {rows.unread} lines beyond the last flow are not read" if rows.unread else ""
         notes.append(
-            f"{path}: flow list of the HPCC simulator, {len(rows.flows)} flows, time 0 is "
+            f"{path}: flow list of the HPCC simulator, flows {len(rows.flows)}, time 0 is "
             f"{rows.origin_ns / 1e9:g} s{unread}"
         )
         groups = np.unique(rows.group)

@@ -75,6 +75,9 @@ BUFFER_SIZE 8
 """
 
 
+DT = 5.0
+
+
 @pytest.fixture
 def folder(tmp_path):
     for name, text in (("topology", STAR), ("flow", FLOWS), ("config", CONFIG)):
@@ -224,7 +227,7 @@ def test_what_is_not_simulated_is_named(files):
     config.write_text(text + "MY_KEY 7\nLB_MODE 9\nMULTI_RATE 1\n")
     notes = "\n".join(read_case(*files).notes)
     for words in (
-        "random loss (ERROR_RATE of 1 links, up to 0.001)",
+        "random loss (ERROR_RATE up to 0.001, links with it 1)",
         "priority groups (PG 3, 4)",
         "a link that fails (LINK_DOWN 2000000 0 1)",
         "load balancing other than ECMP (LB_MODE 9)",
@@ -240,6 +243,29 @@ def test_no_marking_without_qcn(folder):
     values = dict(read_config(folder / "config.txt").values) | {"ENABLE_QCN": 0.0}
     kmin, _, _ = HpccConfig(values).ecn(star(3))[25.0]
     assert kmin * 1e3 >= 1e12, "beyond any buffer"
+
+
+def test_duration_is_counted_from_the_first_flow(folder):
+    values = dict(read_config(folder / "config.txt").values)
+    assert HpccConfig(values).settings(star(3), 2_000_000_000)["duration_ms"] == 1.0
+    del values["SIMULATOR_STOP_TIME"]
+    values["FLOWGEN_STOP_TIME"] = 2.1
+    assert HpccConfig(values).settings(star(3), 2_000_000_000)["duration_ms"] == 160.0
+
+
+def test_thresholds_by_rate_hold_for_every_port():
+    with pytest.raises(ValueError, match=r"ecn\[25.0\]: Kmin, Kmax = \(400.0, 100.0\)"):
+        Settings(ecn={25.0: (400.0, 100.0, 0.2)})
+    missing = Settings(ecn={100.0: (100.0, 400.0, 0.2)}, dt_us=DT, duration_ms=1.0)
+    with pytest.raises(
+        ValueError, match=r"thresholds for 25 Gb/s, the rate of switch0->host0, too"
+    ):
+        replay(_one_flow(), star(2), missing)
+
+
+def _one_flow() -> FlowList:
+    zero, one, unset = np.zeros(1, int), np.ones(1, int), -np.ones(1, int)
+    return FlowList(zero, zero, one, 1000 * one, np.zeros(1), unset, unset)
 
 
 # -- written and read again
@@ -430,8 +456,6 @@ def test_a_link_with_two_rates_is_not_written():
 
 
 # -- a replay
-
-DT = 5.0
 
 
 def test_replay_is_that_of_the_case_in_python(files, tmp_path):
