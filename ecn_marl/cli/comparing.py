@@ -27,7 +27,7 @@ from ecn_marl.cli.terminal import (
 from ecn_marl.render.bars import Move, progress
 
 if TYPE_CHECKING:
-    from ecn_marl.experiments.plan import Plan
+    pass
 
 EPISODES, SEARCHED, EVALUATED = 128, 64, 16
 """Episodes of a score, of the end of a search, and of the evaluation of a checkpoint."""
@@ -190,10 +190,11 @@ def bench(
     --records takes a folder for each scenario or cell; the same command goes on with what is there.
     """
     from ecn_marl._errors import bad_value
-    from ecn_marl._files import check_output, check_output_folder
-    from ecn_marl.baselines.search import Effort
+    from ecn_marl._files import Output, check_output, check_output_folder, json_text, write_all
     from ecn_marl.experiments import plan as pl
+    from ecn_marl.experiments.front import bench as bench_scenarios
     from ecn_marl.experiments.jobs import not_none
+    from ecn_marl.speed.machine import describe
 
     if results is not None:
         check_output("--results", results)
@@ -252,24 +253,30 @@ def bench(
         ("small", "largest", "resume", "cells"),
         f"no such option without {RATES} or papers",
     )
-    names = pl.DEFAULT if algorithms is None else pl.policy_names(algorithms)
-    plan = pl.Plan(
-        scenarios=tuple(scenarios or ([] if split else [pl.DEFAULT_SCENARIO])),
-        policies=tuple(pl.policy_name(name) for name in names),
-        out=out or Path("runs/bench"),
-        seeds=seeds,
-        steps=steps,
-        episodes=episodes,
-        sealed=sealed,
-        eval_seed=eval_seed,
-        split=split,
-        options=not_none(max_steps=max_steps),
-        settings=not_none(envs=envs),
-        effort=Effort(episodes=search_episodes),
-        eval_episodes=eval_episodes,
-        **kept,
-    )
-    _bench_scenarios(plan, results, allow_flagged, as_json)
+    with _bars() as show, stops_in_one_line(AGAIN):
+        result = bench_scenarios(
+            scenarios,
+            None if algorithms is None else pl.policy_names(algorithms),
+            seeds=seeds,
+            steps=steps,
+            episodes=episodes,
+            sealed=sealed,
+            split=split,
+            eval_seed=eval_seed,
+            search_episodes=search_episodes,
+            eval_episodes=eval_episodes,
+            options=not_none(max_steps=max_steps),
+            settings=not_none(envs=envs),
+            out=out or Path("runs/bench"),
+            allow_flagged=allow_flagged,
+            about={"machine": describe()},
+            show=show,
+            **kept,
+        )
+    text = json_text(result.summary) + "\n"
+    if results is not None:
+        write_all({results: Output("w", lambda file: file.write(text))})
+    typer.echo(text if as_json else f"{result!r}\n", nl=False)
 
 
 def _refuse(options: Mapping[str, object], names: Iterable[str], allowed: str) -> None:
@@ -279,20 +286,6 @@ def _refuse(options: Mapping[str, object], names: Iterable[str], allowed: str) -
     for name in names:
         if name in options:
             raise bad_value(f"--{name.replace('_', '-')}", options[name], allowed)
-
-
-def _bench_scenarios(plan: Plan, results: Path | None, allow_flagged: bool, as_json: bool) -> None:
-    """`bench` on scenarios whose agents are ports."""
-    from ecn_marl._files import Output, json_text, write_all
-    from ecn_marl.experiments.front import run_bench
-    from ecn_marl.speed.machine import describe
-
-    with _bars() as show, stops_in_one_line(AGAIN):
-        result = run_bench(plan, show, allow_flagged, machine=describe())
-    text = json_text(result.summary) + "\n"
-    if results is not None:
-        write_all({results: Output("w", lambda file: file.write(text))})
-    typer.echo(text if as_json else f"{result!r}\n", nl=False)
 
 
 def _bench_rates(

@@ -229,6 +229,7 @@ def bench(
     records: str | PathLike[str] | None = None,
     overwrite: bool = False,
     allow_flagged: bool = False,
+    about: Mapping[str, object] | None = None,
     show: Callable[[str], wf.Show] | None = None,
 ) -> BenchResult:
     """Train learners, score them beside rules, and write tables; what is there already is used.
@@ -252,6 +253,7 @@ def bench(
             None for none.
         overwrite: whether to replace records of another plan there.
         allow_flagged: whether results that do not count are scored all the same.
+        about: further facts for `results.json`, such as the machine.
         show: `show(task)(share done, note)` moves a bar; None for one in notebooks.
 
     Raises:
@@ -283,24 +285,7 @@ def bench(
             stack.close()
             return stack.enter_context(notebook_progress(task, 1.0))
 
-        return run_bench(plan, show or opened, allow_flagged)
-
-
-def run_bench(
-    plan: pl.Plan,
-    show: Callable[[str], wf.Show],
-    allow_flagged: bool = False,
-    **about: object,
-) -> BenchResult:
-    """Run the comparison of a plan, and write its tables and figures.
-
-    Args:
-        plan: the plan.
-        show: see `bench`.
-        allow_flagged: see `bench`.
-        **about: further facts for `results.json`, such as the machine.
-    """
-    records = bn.bench(plan, show)
-    facts = {"protocol": bn.protocol(plan), **about}
-    result, _ = publish(records, plan.out, facts, allow_flagged)
-    return BenchResult(result, records, plan.out)
+        scored = bn.bench(plan, show or opened)
+    facts = {"protocol": bn.protocol(plan), **(about or {})}
+    result, _ = publish(scored, plan.out, facts, allow_flagged)
+    return BenchResult(result, scored, plan.out)

@@ -12,6 +12,7 @@ it needs, and the controller that acts in it.
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
@@ -89,7 +90,7 @@ class Arena:
 
 
 @dataclass(frozen=True)
-class Named:
+class Named(ABC):
     """A policy by its name; subclasses are the kinds.
 
     Attributes:
@@ -119,9 +120,9 @@ class Named:
         """Options of `make` that it needs in an arena, in place of the arena's own."""
         return rule_view(arena)
 
+    @abstractmethod
     def controller(self, env: EcnEnv, arena: Arena) -> AnyController:
         """What acts in an environment made with `view`."""
-        raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:
         """What its results depend on beside its name."""
