@@ -99,7 +99,7 @@ def test_the_offline_mix_has_something_to_teach():
     options = {"features": "acc", "reward": "acc", "reward_options": {"queue_scale_kb": 20.0}}
     env = make("acc-offline-small-v0", **options)
     params, scale = env.default_params, env.port_scale(env.default_params.sim)
-    settings = jnp.array([(20, 40, 1.0), (5, 200, 0.01), (5120, 10240, 0.01)], jnp.float32)
+    settings = jnp.array([(20, 40, 1.0), (5120, 10240, 0.01)], jnp.float32)
 
     @lanes.mapped
     def earned(key: jax.Array, setting: jax.Array) -> Any:
@@ -108,17 +108,15 @@ def test_the_offline_mix_has_something_to_teach():
         state, reward, _ = roll_out(env, params, lambda key, obs: ecn, key)
         return reward.mean(), env.episode_metrics(state, params)
 
-    episodes = 4
+    episodes = 3
     keys = jnp.repeat(evaluation_keys(7, episodes), len(settings), 0)
     rewards, metrics = jax.jit(jax.vmap(earned))(keys, jnp.tile(settings, (episodes, 1)))
     assert not invalid_reasons(Evaluation("acc-offline", jax.device_get(metrics)).columns)
     rewards = np.asarray(rewards).reshape(episodes, len(settings))
-    shallow, secn1, deep = rewards.T
-    for better, worse in ((shallow, secn1), (secn1, deep)):
-        noise = (better - worse).std(ddof=1) / np.sqrt(episodes)
-        assert (better - worse).mean() > 4.0 * noise
-    # With all ports in one regime, as with bursts of 60 MB to one host, it is .02.
-    assert (shallow - deep).mean() > 0.04
+    lead = rewards[:, 0] - rewards[:, 1]
+    assert lead.mean() > 4.0 * lead.std(ddof=1) / np.sqrt(episodes)
+    # Bursts of 60 MB to one host have .02.
+    assert lead.mean() > 0.04
 
 
 def test_none_is_of_the_benchmark_and_every_one_has_a_small_twin():
