@@ -17,13 +17,14 @@ EXTRAS = {
     "wandb": "wandb",
     "ipykernel": "notebooks",
     "nbclient": "notebooks",
+    "numba": "packets",
     "mkdocs": "docs",
     "mkdocstrings": "docs",
     "yaml": "docs",
 }
 """Modules that tests import if they are there, and the extra that brings each."""
 
-WITHOUT_BRIDGE = {"docs", "notebooks"}
+WITHOUT_BRIDGE = {"docs", "notebooks", "packets"}
 """Extras that can be installed beside everything else."""
 
 PROGRAMS = {

@@ -138,7 +138,7 @@ def train_run(
     seeds: int = 1,
     out: str | Path,
     overwrite: bool = False,
-    eval_every: int | None = None,
+    eval_every: float | None = None,
     eval_episodes: int = 16,
     best_by: str = "reward",
     about: Mapping[str, object] | None = None,
@@ -189,9 +189,8 @@ def train_run(
     needed = config.envs * seeds * env.sim.state_bytes
     check_memory("envs, seeds", (config.envs, seeds), needed, f"so many states of {env.name}")
     updates = -(-steps // config.steps_per_update)
-    every: float | None = eval_every
-    if every is None:
-        every = evaluations_every(updates, config, eval_episodes, env.horizon)
+    if eval_every is None:
+        eval_every = evaluations_every(updates, config, eval_episodes, env.horizon)
     written = {
         "algorithm": algorithm,
         "scenario": scenario,
@@ -200,7 +199,7 @@ def train_run(
         "steps": steps,
         "seed": seed,
         "seeds": seeds,
-        "eval_every": every,
+        "eval_every": eval_every,
         "eval_episodes": eval_episodes,
         "best_by": best_by,
         "allow_flagged": allow_flagged,

@@ -202,8 +202,6 @@ def bench(
         check_output_folder("--out", out)
     if records is not None:
         check_output_folder("--records", records)
-    elif overwrite:
-        raise bad_value("--overwrite", overwrite, "used with --records: it replaces these")
     kept: dict[str, Any] = {"records": records, "overwrite": overwrite}
     changed = not_none(
         steps=steps,
@@ -220,6 +218,7 @@ def bench(
         resume=resume or None,
         cells=cells,
         records=records,
+        overwrite=overwrite or None,
         allow_flagged=allow_flagged or None,
     )
     if scenarios == [RATES]:
@@ -227,6 +226,8 @@ def bench(
         _refuse(changed, others, f"no such option with {RATES}")
         _bench_rates(algorithms, seeds, (small, largest), out, results, as_json)
         return
+    if overwrite and records is None:
+        raise bad_value("--overwrite", overwrite, "used with --records: it replaces these")
     if papers.are_papers(scenarios):
         _refuse(
             changed, ("sealed", "split", "largest", "allow_flagged"), "no such option with papers"

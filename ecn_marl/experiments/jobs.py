@@ -60,7 +60,7 @@ class Job:
     settings: dict[str, Any] = field(default_factory=dict)
     seed: Annotated[int, SEED] = 0
     seeds: Annotated[int, Whole(low=1)] = 1
-    eval_every: Annotated[int | None, Whole(low=0, none=True)] = None
+    eval_every: Annotated[float | None, Real(low=0.0, none=True)] = None
     eval_episodes: Annotated[int, Whole(low=1)] = 16
     randomise: dict[str, Any] = field(default_factory=dict)
     allow_flagged: Annotated[bool, Flag()] = False

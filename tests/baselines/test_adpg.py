@@ -174,7 +174,8 @@ def test_commands_refuse_options_without_meaning():
     assert "senders" in failure("train", "adpg", "--set", "senders=0")
     assert "setting of adpg" in failure("train", "adpg", "--set", "sender=4")
     assert "--load" in failure("eval", "swift:htsim", "--scenario", "many-to-one-4-v0", "--load", 1)
-    assert "transport 'swoft'" in failure("eval", "swoft:x", "--scenario", "many-to-one-4-v0")
+    wrong = failure("eval", "swoft:x", "--scenario", "many-to-one-4-v0")
+    assert "policy = 'swoft:x'" in wrong and "senders such as swift:htsim" in wrong
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ def test_wrong_files_are_refused(trained, tmp_path):
     assert "whose agents are ports" in failure("export", "runs/none", "--out", out, "--int8")
     assert "a policy of ports here" in failure("eval", file, "--scenario", "incast-v0")
     ports = failure("eval", "pretrained:restore-serve-ippo", "--scenario", "many-to-one-4-v0")
-    assert "a policy of flows here" in ports
+    assert "a policy of flows, as the scenario" in ports
     policy = read_policy(file)
     with pytest.raises(ValueError, match=r"obs shape = \(3,\)"):
         policy(np.zeros(3))
