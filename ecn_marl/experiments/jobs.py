@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from ecn_marl._checks import SEED, Flag, Whole, check
+from ecn_marl._checks import SEED, Flag, Real, Whole, check
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.algorithms import (
     ALGORITHMS,
