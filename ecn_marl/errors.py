@@ -59,14 +59,15 @@ class InvalidValue(InvalidInput):
 
 def _plain(value: object) -> object:
     """A value whose numpy and JAX scalars are numbers of Python: `0.0`, not `np.float64(0.0)`."""
-    if type(value) in (list, tuple):
-        parts = [_plain(part) for part in value]  # type: ignore[attr-defined]
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):  # no named tuples
+        parts = [_plain(part) for part in value]
         return parts if isinstance(value, list) else tuple(parts)
     if type(value) is dict:
         return {_plain(name): _plain(part) for name, part in value.items()}
-    if hasattr(value, "dtype") and getattr(value, "ndim", None) == 0:
+    item = getattr(value, "item", None)
+    if callable(item) and hasattr(value, "dtype") and getattr(value, "ndim", None) == 0:
         try:
-            return value.item()  # type: ignore[attr-defined]
+            return item()
         except (TypeError, AttributeError):  # traced numbers, which are not known yet, and keys
             return value
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 from typer.testing import CliRunner
 
 from ecn_marl.cli import app
@@ -24,6 +25,18 @@ def tiny() -> Scenario:
         pfc=False,
         bins=40,
     )
+
+
+class Counter:
+    """A policy of `tiny`, pure, with a state: shallow for two intervals, then deep."""
+
+    def init(self):
+        return jax.numpy.zeros((), jax.numpy.int32)
+
+    def act(self, key, obs, state):
+        setting = jax.numpy.where(state < 2, 0, 6)
+        action = jax.numpy.broadcast_to(setting, (obs.shape[0],))
+        return jax.numpy.stack([action, action * 0, action * 0 + 3], -1), state + 1
 
 
 def run(*args: object):

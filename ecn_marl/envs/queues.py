@@ -16,6 +16,7 @@ same in every row. Without the option a port's queues share its thresholds.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import jax.numpy as jnp
@@ -56,7 +57,8 @@ class PerQueue(ActionCodec):
     @property
     def nvec(self) -> tuple[int, ...]:
         """Number of choices of every component; codecs of real numbers have none."""
-        one = self.codec.nvec if hasattr(self.codec, "nvec") else (self.codec.n,)  # type: ignore[attr-defined]
+        codec = self.codec
+        one = attrgetter("nvec")(codec) if codec.components else (attrgetter("n")(codec),)
         return tuple(one) * self.queues
 
     def decode(self, action: Array, port_scale: Float[Array, " ports"]) -> Ecn:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -112,7 +112,7 @@ def scored(
         recipe = plan.recipe(place.site.scenario, name)
         score = plan.scorer(name) or (_score_rule if recipe is None else _score_learner)
         kept = None if recording is None else partial(recording.keep, name)
-        evaluations, meta, curves = score(plan, place, name, episode_keys, show, kept)
+        evaluations, meta, curves = score(Scoring(plan, place, name, episode_keys, show, kept))
         meta = {**meta, **_facts(plan, place, name), **facts, "asked": requests[name]}
         record = Record.of(name, evaluations, json_types(without_nan(meta), str), curves)
         if recipe is not None:
@@ -257,19 +257,34 @@ Scored = tuple[list[Evaluation], dict[str, Any], Curves | None]
 KeepOf = Callable[[int], Keep]
 """What writes the records of a policy's seed."""
 
-Scorer = Callable[[Comparison, Place, str, jax.Array, Callable[[str], Show], KeepOf | None], Scored]
-"""Scores a policy in a place on the episodes of some keys, and keeps records of them."""
+
+class Scoring(NamedTuple):
+    """What is scored: a policy in a place.
+
+    Attributes:
+        plan: seeds, episodes and recipes.
+        place: the place.
+        name: name of the policy.
+        keys: keys of the episodes.
+        show: `show(task)(done, note)` reports progress.
+        kept: writes records of the episodes; None for none.
+    """
+
+    plan: Comparison
+    place: Place
+    name: str
+    keys: jax.Array
+    show: Callable[[str], Show]
+    kept: KeepOf | None
 
 
-def _score_rule(
-    plan: Comparison,
-    place: Place,
-    name: str,
-    keys: jax.Array,
-    show: Callable[[str], Show],
-    kept: KeepOf | None,
-) -> Scored:
+Scorer = Callable[[Scoring], Scored]
+"""Scores a policy."""
+
+
+def _score_rule(scoring: Scoring) -> Scored:
     """Score a policy that is not trained here: a rule, or an exported policy."""
+    plan, place, name, keys, show, kept = scoring
     move = show(f"{place.name}: {name}")
     arena = Arena(
         place.scenario, place.options, effort=plan.effort, searches=place.folder / "searches"
@@ -325,15 +340,9 @@ def _curve_level(plan: Comparison, place: Place, env: PortEnvironment, fixed: ob
     return float(geometric_means(episode_objective(metrics)["J"][:count]))
 
 
-def _score_learner(
-    plan: Comparison,
-    place: Place,
-    name: str,
-    keys: jax.Array,
-    show: Callable[[str], Show],
-    kept: KeepOf | None,
-) -> Scored:
+def _score_learner(scoring: Scoring) -> Scored:
     """Score the policies of all seeds of a run."""
+    plan, place, name, keys, show, kept = scoring
     move = show(f"{place.name}: score {name}")
     run = run_folder(place.site, name)
     began = time.perf_counter()

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 import small
-from commands import TINY, failure, run
+from commands import TINY, Counter, failure, run
 from synthetic import evaluation
 
 import ecn_marl
@@ -207,18 +207,6 @@ def deep_pure(key, obs, state):
     """The same, pure, for all ports at once."""
     first = jax.numpy.where(obs[:, 0] > 0.1, 4, 1)
     return jax.numpy.stack([first, first * 0 + 2, first * 0 + 5], -1), state
-
-
-class Counter:
-    """Pure, with a state: shallow for two intervals, then deep."""
-
-    def init(self):
-        return jax.numpy.zeros((), jax.numpy.int32)
-
-    def act(self, key, obs, state):
-        setting = jax.numpy.where(state < 2, 0, 6)
-        action = jax.numpy.broadcast_to(setting, (obs.shape[0],))
-        return jax.numpy.stack([action, action * 0, action * 0 + 3], -1), state + 1
 
 
 def test_a_users_own_policies():

@@ -5,10 +5,9 @@ from __future__ import annotations
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
-import jax
 import numpy as np
 import pytest
-from commands import TINY
+from commands import TINY, Counter
 from packetcases import runner
 
 import ecn_marl
@@ -17,18 +16,6 @@ from ecn_marl.experiments import evaluation as ev
 assert runner  # importing it skips these tests where Numba is missing
 
 pytestmark = pytest.mark.usefixtures("tiny_scenario")
-
-
-class Counter:
-    """Pure, with a state: shallow for two intervals, then deep."""
-
-    def init(self):
-        return jax.numpy.zeros((), jax.numpy.int32)
-
-    def act(self, key, obs, state):
-        setting = jax.numpy.where(state < 2, 0, 6)
-        action = jax.numpy.broadcast_to(setting, (obs.shape[0],))
-        return jax.numpy.stack([action, action * 0, action * 0 + 3], -1), state + 1
 
 
 def hosted(observations):

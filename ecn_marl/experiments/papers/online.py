@@ -29,9 +29,7 @@ from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.envs.ecn import EnvParams
 from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.envs.registry import in_view, make
-from ecn_marl.experiments.engine import KeepOf, Scored, Scorer, run_folder
-from ecn_marl.experiments.plan import Comparison, Place
-from ecn_marl.experiments.workflow import Show
+from ecn_marl.experiments.engine import Scored, Scorer, Scoring, run_folder
 
 MINIBATCHES = 5
 """Gradient steps per pass over the intervals of a window; PET does not state them."""
@@ -114,15 +112,9 @@ def score_online(trained: str) -> Scorer:
         trained: the row whose policies it starts from.
     """
 
-    def score(
-        plan: Comparison,
-        place: Place,
-        name: str,
-        keys: jax.Array,
-        show: Callable[[str], Show],
-        kept: KeepOf | None,
-    ) -> Scored:
-        del kept  # `begin_recording` leaves such rows out
+    def score(scoring: Scoring) -> Scored:
+        # No records are kept: `begin_recording` leaves such rows out.
+        plan, place, name, keys, show, _ = scoring
         move = show(f"{place.name}: {name}")
         began = time.perf_counter()
         run = run_folder(place.site, trained)

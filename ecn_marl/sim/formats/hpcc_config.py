@@ -204,7 +204,7 @@ class HpccConfig:
             if pairs is None:
                 raise InvalidInput(f"{self.path}: no {key}; expected a line with it")
             assert isinstance(pairs, tuple)
-            table: dict[float, float] = dict(pairs)  # type: ignore[arg-type]
+            table = dict(x for x in pairs if isinstance(x, tuple))
             if gbps not in table:
                 allowed = f"a value for {gbps * 1e9:.0f} too, the rate of a port"
                 raise self.error(key, [f"{x * 1e9:.0f}" for x in table], allowed)
@@ -299,16 +299,19 @@ def write_config(config: HpccConfig, file: io.TextIOBase) -> None:
     file.writelines(f"{_text(key, value)}\n" for key, value in config.values.items())
 
 
+def _entry(x: float | tuple[float, float]) -> str:
+    """A number, or a link rate in bits/s and its value."""
+    return f"{round(x[0] * 1e9)} {plain(x[1])}" if isinstance(x, tuple) else plain(x)
+
+
 def _text(key: str, value: Value) -> str:
     """A line of the file."""
     reader = READERS.get(key)
     if isinstance(value, str):
         words = value
-    elif reader is _map and isinstance(value, tuple):
-        pairs = (f"{round(x[0] * 1e9)} {plain(x[1])}" for x in value)  # type: ignore[index]
-        words = " ".join((str(len(value)), *pairs))
     elif isinstance(value, tuple):
-        words = " ".join(plain(x) for x in value)  # type: ignore[arg-type]
+        count = (str(len(value)),) if reader is _map else ()
+        words = " ".join((*count, *(_entry(x) for x in value)))
     elif isinstance(value, float | int):
         words = plain(value) + "Mb/s" * (reader is _rate)
     else:
