@@ -72,9 +72,15 @@ def write_all(outputs: Mapping[Path, Output]) -> None:
             draft.unlink(missing_ok=True)  # after an error; renamed ones are gone
 
 
-def json_text(tree: object) -> str:
-    """A tree of dicts and lists as JSON, `null` for numbers that JSON does not have."""
-    return json.dumps(without_nan(tree), indent=2, allow_nan=False)
+def json_text(tree: object, compact: bool = False) -> str:
+    """A tree of dicts and lists as JSON, `null` for numbers that JSON does not have.
+
+    Args:
+        tree: the tree.
+        compact: in one line without spaces, for large files, instead of one value per line.
+    """
+    form: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
+    return json.dumps(without_nan(tree), allow_nan=False, **form)
 
 
 def without_nan(tree: object) -> Any:

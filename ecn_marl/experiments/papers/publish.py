@@ -40,7 +40,7 @@ def publish(
     from ecn_marl.render.papers import report_html
 
     tree = {"machine": dict(machine), "command": command, "papers": list(outcomes)}
-    text = json_text(tree) + "\n"
+    text = json_text(tree, compact=True) + "\n"  # a megabyte less
     plain = json.loads(text)["papers"]
     texts = {
         RESULTS: text,
