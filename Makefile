@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 VERSIONS ?= lowest
 EXTRAS ?= supersuit sb3 torchrl benchmarl jaxmarl rllib wandb
 
-.PHONY: run about-run test validate differential fresh robustness coverage mutation lint format wheel-test sbom docs first-hour notebooks bridges versions clean
+.PHONY: run about-run test validate differential fresh robustness coverage mutation lint format wheel-test sbom docs first-hour notebooks bridges versions thorough clean
 
 run: about-run $(STAMP)  ## train IPPO, evaluate it beside the static settings, print the table, draw the plots
 	$(BIN)/ecn-marl train ippo --out $(RUN) --evaluate --overwrite
@@ -20,6 +20,9 @@ about-run:
 
 test: lint  ## linters, types and the whole suite, in WORKERS processes
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+thorough: $(STAMP)  ## tests that repeat laws on more networks, senders and scenarios, and long runs (an hour); before a release
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m thorough
 
 validate: $(STAMP)  ## against theory and recorded packet-level runs; fails if any verdict is not as expected
 	$(BIN)/ecn-marl validate

@@ -34,6 +34,17 @@ install_import_hook(checked, "typechecker.check")
 repeat_draws()
 
 
+# Traced and compiled programs are a million objects that stay: looking through them again and again
+# takes a tenth of the time.
+gc.set_threshold(200_000, 20, 100)
+
+
+def pytest_collection_finish() -> None:
+    """What importing and collecting made is never garbage."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def tiny_scenario() -> None:
     """Registers the scenario `commands.TINY`."""
