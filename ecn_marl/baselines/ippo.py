@@ -7,8 +7,8 @@ when one pre-trained model is installed on every switch, or one set each. An upd
     roll out `rollout` intervals in `envs` environments  ->  GAE (Eqs. 9, 10)
     ->  `epochs` passes of clipped policy loss (Eq. 11) and squared value loss (Eq. 12)
 
-and is one compiled function. The three steps are methods of `rl.ppo.PPOTrainer`, as MAPPO takes the
-same. Episodes only end by their horizon; such a truncated step is bootstrapped from the value of
+and is one compiled function, `rl.ppo_trainer.PPOTrainer.update`, as MAPPO takes the same. Episodes
+only end by their horizon; such a truncated step is bootstrapped from the value of
 its final observation.
 
 PET trains twice (§4.4). Offline, one model is trained on generated or recorded traffic:
@@ -37,17 +37,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from ecn_marl.baselines.rl.networks import Mlp, apply_network, init_network, standardise
-from ecn_marl.baselines.rl.ppo import (
-    Batch,
-    PPOConfig,
-    PPOTrainer,
-    TrainState,
-    explained_variance,
-    optimiser,
-    over_agents,
-)
-from ecn_marl.baselines.training.environments import start_measured
+from ecn_marl._errors import bad_value
+from ecn_marl.baselines.rl.networks import Mlp, apply_network, init_network
+from ecn_marl.baselines.rl.ppo_trainer import PPOConfig, PPOTrainer, TrainState
 from ecn_marl.envs.interface import Environment
 
 
@@ -72,6 +64,14 @@ class IPPOConfig(PPOConfig):
 
     pretrained: str = ""
 
+    def __post_init__(self) -> None:
+        """Check all settings."""
+        super().__post_init__()
+        if not self.shared and (self.value_norm or self.follow_j):
+            name = "value_norm" if self.value_norm else "follow_j"
+            allowed = "False with shared=False: agents with parameters of their own share nothing"
+            raise bad_value(name, True, allowed)
+
 
 class IPPO(PPOTrainer):
     """The algorithm for one environment and configuration; its actor is that of `PPOTrainer`."""
@@ -92,37 +92,30 @@ class IPPO(PPOTrainer):
         super().__init__(env, config)
         self.start = start
         self.critic = Mlp(config.hidden, 1, standardised=config.standardise > 0)
-        self.critic_opt = optimiser(config, config.critic_lr, config.shared)
+
+    def init_critic(self, key: jax.Array) -> PyTree:
+        """Parameters of the critic, of one or, if they do not share them, of every agent."""
+        return init_network(
+            self.critic, key, self.env.obs_dim, self.env.num_agents, self.config.shared
+        )
 
     def init(self, key: jax.Array, params: PyTree) -> TrainState:
         """Fresh networks (or those to start from), optimisers and environments."""
-        c, env = self.config, self.env
-        key, actor_key, critic_key, env_key, phase_key = jax.random.split(key, 5)
-        shape = (env.obs_dim, env.num_agents, c.shared)
-        actor = init_network(self.actor, actor_key, *shape)
-        critic = init_network(self.critic, critic_key, *shape)
-        obs, state, measured = start_measured(
-            env, env_key, phase_key, params, c.envs, c.standardise
-        )
-        if measured is not None:
-            actor = standardise(actor, *measured.obs)
-            critic = standardise(critic, *measured.obs)
+        state = super().init(key, params)
+        if self.start is None:
+            return state
         # Standardisation is part of the networks to start from, so it comes from their run, too.
-        if self.start is not None:
-            actor, critic = jax.tree.map(
-                lambda new, old: jnp.broadcast_to(jnp.asarray(old), new.shape),
-                (actor, critic),
-                self.start,
-            )
-        return TrainState(
+        actor, critic = jax.tree.map(
+            lambda new, old: jnp.broadcast_to(jnp.asarray(old), new.shape),
+            (state.actor, state.critic),
+            self.start,
+        )
+        return replace(
+            state,
             actor=actor,
             critic=critic,
             actor_opt=self.actor_opt.init(actor),
             critic_opt=self.critic_opt.init(critic),
-            env=state,
-            obs=obs,
-            key=key,
-            updates=jnp.zeros((), jnp.int32),
         )
 
     def value(
@@ -130,28 +123,3 @@ class IPPO(PPOTrainer):
     ) -> Float[Array, "*b agents"]:
         """Value of observations."""
         return apply_network(self.critic, critic, obs, self.config.shared)[..., 0]
-
-    def update(self, state: TrainState, params: PyTree) -> tuple[TrainState, dict[str, Array]]:
-        """Roll out, estimate advantages, improve policy and value function.
-
-        Args:
-            state: training state.
-            params: parameters of the environment.
-
-        Returns:
-            New state, and the update's metrics.
-        """
-        key, roll_key, learn_key = jax.random.split(state.key, 3)
-        state, rollout, metrics = self.roll_out(replace(state, key=key), roll_key, params)
-        value = self.value(state.critic, rollout.obs)
-        next_value = self.value(state.critic, rollout.final_obs)
-        advantage, target = self.advantages(rollout, value, next_value)
-        batch = Batch(rollout.obs, rollout.action, rollout.log_prob, advantage, target)
-        state, losses = self.learn(state, batch, learn_key)
-        metrics |= losses | {"explained_variance": explained_variance(target, value)}
-        return state, metrics
-
-    def value_loss(self, critic: PyTree, batch: Batch) -> tuple[Array, dict[str, Array]]:
-        """Squared error of the value function (Eq. 12)."""
-        error = 0.5 * (self.value(critic, batch.obs) - batch.target) ** 2
-        return over_agents(error, self.config.shared), {"value_loss": error.mean()}

@@ -8,8 +8,7 @@ port, but only in training. An update is
     ->  values from the global state, normalised by the returns' running mean and deviation  ->  GAE
     ->  `epochs` passes of clipped policy loss and clipped Huber value loss
 
-and is one compiled function. What does not depend on the critic is in `rl.ppo.PPOTrainer`, as IPPO
-does the same.
+and is one compiled function, `rl.ppo_trainer.PPOTrainer.update`, as IPPO takes the same.
 
 What its authors found to matter (section 5), as it is done here:
 
@@ -34,28 +33,18 @@ Differences from the paper, beside the critic's input:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
-from flax import struct
 from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value
-from ecn_marl.baselines.rl.networks import Mlp, centred, init_network, standardise
-from ecn_marl.baselines.rl.ppo import (
-    Batch,
-    PPOConfig,
-    PPOTrainer,
-    TrainState,
-    explained_variance,
-    optimiser,
-)
-from ecn_marl.baselines.rl.value_norm import ValueNorm
+from ecn_marl.baselines.rl.networks import Mlp, centred
+from ecn_marl.baselines.rl.ppo_trainer import PPOConfig, PPOTrainer
 from ecn_marl.baselines.training import settings as check
-from ecn_marl.baselines.training.environments import start_measured
 from ecn_marl.baselines.training.trainer import FLOAT_BYTES
 from ecn_marl.envs.interface import Environment, PortEnvironment
 
@@ -71,11 +60,6 @@ class MAPPOConfig(PPOConfig):
     intervals, so `gamma` is IPPO's.
 
     Attributes:
-        value_norm: whether returns are normalised for the critic.
-        value_norm_decay: factor of earlier returns' weight at every update.
-        value_clip: change of the critic's output since the rollout beyond which its gradient is
-            cut, in the critic's units.
-        huber: error at which the value loss goes from squared to linear, in the critic's units.
         critic_state: global state in the critic's input: `mean` over ports, or `ports` (the
             features of all).
     """
@@ -97,23 +81,9 @@ class MAPPOConfig(PPOConfig):
     def __post_init__(self) -> None:
         """Check all settings."""
         super().__post_init__()
-        if not 0.0 <= self.value_norm_decay < 1.0:
-            raise bad_value("value_norm_decay", self.value_norm_decay, "a number in [0, 1)")
-        check.positive(self, "value_clip", "huber", infinite=True)
         check.widths(self, "hidden", least=1)
         if self.critic_state not in CRITIC_STATES:
             raise bad_value("critic_state", self.critic_state, " or ".join(CRITIC_STATES))
-
-
-@struct.dataclass
-class MAPPOState(TrainState):
-    """Everything that is needed to continue training.
-
-    Attributes:
-        norm: running averages of the returns.
-    """
-
-    norm: ValueNorm
 
 
 class JointCritic(nn.Module):
@@ -155,6 +125,8 @@ class MAPPO(PPOTrainer):
     """The algorithm for one environment and configuration; its actor is that of `PPOTrainer`."""
 
     config_class = MAPPOConfig
+    one_critic: ClassVar[bool] = True
+
     config: MAPPOConfig
 
     def __init__(self, env: Environment, config: MAPPOConfig) -> None:
@@ -169,79 +141,16 @@ class MAPPO(PPOTrainer):
         features = env.num_agents * env.obs_dim
         width = getattr(env, "state_dim", features) // env.num_agents
         self.critic = JointCritic(config.hidden, width, config.critic_state, config.standardise > 0)
-        # One critic, whether actors are shared or not.
-        self.critic_opt = optimiser(config, config.critic_lr)
 
-    def init(self, key: jax.Array, params: PyTree) -> MAPPOState:
-        """Fresh networks, optimisers and environments."""
-        c, env = self.config, self.env
-        key, actor_key, critic_key, env_key, phase_key = jax.random.split(key, 5)
-        actor = init_network(self.actor, actor_key, env.obs_dim, env.num_agents, c.shared)
-        critic = self.critic.init(critic_key, jnp.zeros((env.num_agents, env.obs_dim)))
-        obs, state, measured = start_measured(
-            env, env_key, phase_key, params, c.envs, c.standardise
-        )
-        if measured is not None:
-            actor = standardise(actor, *measured.obs)
-            critic = standardise(critic, *measured.obs)
-        return MAPPOState(
-            actor=actor,
-            critic=critic,
-            actor_opt=self.actor_opt.init(actor),
-            critic_opt=self.critic_opt.init(critic),
-            env=state,
-            obs=obs,
-            key=key,
-            updates=jnp.zeros((), jnp.int32),
-            norm=ValueNorm.create(),
-        )
+    def init_critic(self, key: jax.Array) -> PyTree:
+        """Parameters of the critic: one, whether actors are shared or not."""
+        return self.critic.init(key, jnp.zeros((self.env.num_agents, self.env.obs_dim)))
 
     def value(
         self, critic: PyTree, obs: Float[Array, "*b agents obs"]
     ) -> Float[Array, "*b agents"]:
         """The critic's output, a normalised value."""
         return jnp.asarray(self.critic.apply(critic, obs))
-
-    def update(self, state: MAPPOState, params: PyTree) -> tuple[MAPPOState, dict[str, Array]]:
-        """Roll out, estimate advantages, improve policy and value function.
-
-        Args:
-            state: training state.
-            params: parameters of the environment.
-
-        Returns:
-            New state, and the update's metrics.
-        """
-        c = self.config
-        key, roll_key, learn_key = jax.random.split(state.key, 3)
-        state, rollout, metrics = self.roll_out(replace(state, key=key), roll_key, params)
-        old_output = self.value(state.critic, rollout.obs)
-        value = state.norm.restore(old_output)
-        next_value = state.norm.restore(self.value(state.critic, rollout.final_obs))
-        advantage, target = self.advantages(rollout, value, next_value)
-        norm = state.norm.updated(target, c.value_norm_decay) if c.value_norm else state.norm
-        batch = Batch(
-            rollout.obs,
-            rollout.action,
-            rollout.log_prob,
-            advantage,
-            norm.normalise(target),
-            old_output,
-        )
-        state, losses = self.learn(replace(state, norm=norm), batch, learn_key)
-        metrics |= losses | {"explained_variance": explained_variance(target, value)}
-        return state, metrics
-
-    def value_loss(self, critic: PyTree, batch: Batch) -> tuple[Array, dict[str, Array]]:
-        """The larger of the Huber losses of the output and of the output clipped to the old one."""
-        c = self.config
-        value, old_value = self.value(critic, batch.obs), jnp.asarray(batch.value)
-        clipped = old_value + jnp.clip(value - old_value, -c.value_clip, c.value_clip)
-        error = jnp.maximum(
-            optax.huber_loss(value, batch.target, delta=c.huber),
-            optax.huber_loss(clipped, batch.target, delta=c.huber),
-        )
-        return error.mean(), {"value_loss": error.mean()}
 
     def exchanged_bytes(self, env: PortEnvironment, rows: Sequence[Mapping[str, object]]) -> float:
         """Bytes of the critic's input in training."""
