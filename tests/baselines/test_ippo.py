@@ -9,9 +9,10 @@ import pytest
 from toy import ToyEnv, ToyParams
 
 from ecn_marl import lanes
-from ecn_marl.baselines.ippo import IPPO, Batch, IPPOConfig
+from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.rl import ppo_trainer as ppo
 from ecn_marl.baselines.rl.distributions import Head
+from ecn_marl.baselines.rl.ppo import Batch
 from ecn_marl.baselines.training.loop import compiled_update, initial_state, train
 from ecn_marl.envs.registry import make
 from ecn_marl.envs.scenario import Scenario

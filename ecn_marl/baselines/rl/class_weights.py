@@ -91,6 +91,6 @@ def followed(
         for name in ("flows_measured", "slowdown_sum", "slowdown_log_sum")
     )
     wanted = weights_of_j(flows, total, logs)
-    wanted = wanted * (weights * total).sum() / (wanted * total).sum()
     moved = jnp.exp(SMOOTHING * jnp.log(weights) + (1.0 - SMOOTHING) * jnp.log(wanted))
+    moved = moved * (weights * total).sum() / (moved * total).sum()
     return jnp.where(jnp.isfinite(moved).all() & (moved > 0.0).all(), moved, weights)

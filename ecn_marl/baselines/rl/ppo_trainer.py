@@ -212,7 +212,7 @@ class Rollout(NamedTuple):
     terminated: Bool[Array, "time envs agents"]
     truncated: Bool[Array, "time envs agents"]
     final_obs: Float[Array, "time envs agents obs"]
-    drawn: Bool[Array, "time envs agents"] | None
+    drawn: Bool[Array, "time envs agents"] | None = None
 
 
 def collect(
