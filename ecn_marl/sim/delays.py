@@ -27,7 +27,7 @@ from ecn_marl.sim.sizes import (
     size_class,
     wire_bytes,
 )
-from ecn_marl.sim.slots import look_up_one, segment_sum
+from ecn_marl.sim.slots import in_use, look_up_one, segment_sum
 from ecn_marl.sim.state import Flows, NetParams, SimParams, SimState
 
 
@@ -76,8 +76,13 @@ def progress(cfg: SimConfig, before: Flows, after: Flows) -> Float[Array, " flow
     """
     inside = (before.stage != life.FREE) & (before.stage != life.DONE)
     done = inside & (after.stage == life.DONE)
-    unsent = before.rest_low + before.rest_high * CHUNK + before.backlog.sum(0)
-    delivered = before.delivered + jnp.where(done, unsent, 0.0)  # a FIFO would have sent it
+    # Free slots hold zeros: the masks let `lanes` skip them, see `slots.in_use`. Without them it
+    # goes through all slots in the substeps, too, which takes two thirds as long again.
+    busy = before.stage != life.FREE
+    backlog = in_use(before.backlog, busy).sum(0)
+    unsent = before.rest_low + before.rest_high * CHUNK + backlog
+    delivered = in_use(before.delivered, busy)
+    delivered += jnp.where(done, unsent, 0.0)  # a FIFO would have sent it
     wire = wire_bytes(before.payload, HEADER + cfg.transport.header)
     return jnp.where(inside, delivered / jnp.maximum(wire, 1.0), 0.0)
 
