@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 FENCE = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -20,14 +21,23 @@ def blocks(markdown: str) -> list[tuple[str, str]]:
     return [(m[1], m[2]) for m in FENCE.finditer(markdown)]
 
 
-def run(markdown: str, folder: Path) -> str:
+def run(markdown: str, folder: Path, smaller: Mapping[str, str] | None = None) -> str:
     """Runs all blocks: what stands in Python in one process, then each block of commands.
 
     Python comes first unless a command stands above it; a page is one program either way.
 
+    Args:
+        markdown: the page.
+        folder: folder to run it in.
+        smaller: texts of the page and what replaces them, to make a run short. A text that the page
+            no longer has is an error.
+
     Returns:
         All output.
     """
+    for text, shorter in (smaller or {}).items():
+        assert text in markdown, f"{text!r} is to be {shorter!r}, but the page has no such text"
+        markdown = markdown.replace(text, shorter)
     output, program = "", ""
     for language, text in [*blocks(markdown), ("end", "")]:
         if language == "python":

@@ -21,9 +21,16 @@ def readme() -> str:
     return carried
 
 
+SMALLER = {"--steps 20000": "--steps 4096", "--episodes 8": "--episodes 2"}
+"""Nothing else of the commands changes."""
+
+
 @pytest.mark.slow
-def test_quick_start(tmp_path):
-    output = code_blocks.run(readme(), tmp_path)
+@pytest.mark.parametrize(
+    "smaller", [SMALLER, pytest.param(None, marks=pytest.mark.thorough)], ids=["short", "whole"]
+)
+def test_quick_start(smaller, tmp_path):
+    output = code_blocks.run(readme(), tmp_path, smaller)
     assert "IPPO first" in output and "SECN1" in output
     run, page = tmp_path / "runs" / "first", tmp_path / "episode.html"
     assert (run / "learning_curve.png").is_file()

@@ -24,8 +24,18 @@ def runner():
     return module
 
 
+SHORT = {"1_quick_start", "5_bring_your_own"}
+"""Notebooks that run in seconds; the code of the others is in tests of their own subjects, too."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(p, marks=() if p.stem in SHORT else pytest.mark.thorough, id=p.stem)
+        for p in PATHS
+    ],
+)
 def test_runs(path, runner, tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # little is run, much is compiled

@@ -78,14 +78,25 @@ def test_every_feature_reward_and_info_is_defined():
     assert defined >= set(REWARDS) | set(FEATURE_SETS) | set(FEATURES)
 
 
+def whole(page: str):
+    """A page as it stands, which takes minutes."""
+    return pytest.param(page, None, marks=pytest.mark.thorough, id=page)
+
+
 @pytest.mark.parametrize(
-    "page", ["frameworks", "scenarios", "ns3", "results", "train", "transport"]
+    ("page", "smaller"),
+    [
+        pytest.param("ns3", None, id="ns3"),
+        pytest.param("scenarios", None, id="scenarios"),
+        pytest.param("train", {'"restore-serve-v0"': '"websearch-star-v0"'}, id="train, small"),
+        *map(whole, ("frameworks", "results", "train", "transport")),
+    ],
 )
 @pytest.mark.slow
-def test_code_of_pages_runs(page, tmp_path):
+def test_code_of_pages_runs(page, smaller, tmp_path):
     text = (DOCS / "howto" / f"{page}.md").read_text()
     assert code_blocks.blocks(text)
-    code_blocks.run(text, tmp_path)
+    code_blocks.run(text, tmp_path, smaller)
 
 
 def test_commands_of_all_pages_exist():

@@ -264,6 +264,8 @@ print("same")
 """
 
 
+@pytest.mark.slow
+@pytest.mark.thorough
 def test_environments_do_not_notice_that_they_are_split():
     done = subprocess.run([sys.executable, "-c", SHARDED], capture_output=True, text=True)
     assert done.stdout.strip() == "same", done.stderr[-3000:]
@@ -496,6 +498,7 @@ commands.app(sys.argv[1:])
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_stages_and_floor_run(tmp_path):
     """In a new process: XLA's older loop emitters, which the tests use, leave no scatters."""
     file = tmp_path / "speed.json"
