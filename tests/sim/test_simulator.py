@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from netcases import (
+    DETERMINISTIC,
     SPINE,
     SPINE_COARSE,
     STAR,
@@ -309,3 +310,14 @@ def test_a_buffer_that_the_headroom_fills_is_refused():
     replace(sim, buffer_mib=1.001 * needed).default_params()
     lossy = (TrafficClass("web", sim.transport, lossless=False),)
     replace(sim, buffer_mib=0.01, classes=lossy).default_params()
+
+
+def test_float64_twin():
+    """Float32 times flows to five digits."""
+    single = simulate(STAR, DETERMINISTIC, 20)
+    with jax.enable_x64(True):
+        twin = simulate(STAR, DETERMINISTIC, 20)
+        assert twin.state.fct_log.dtype == np.float64
+    n = len(DETERMINISTIC)
+    assert np.isfinite(twin.fct[:n]).all()
+    np.testing.assert_allclose(single.fct[:n], twin.fct[:n], rtol=1e-5)
