@@ -151,9 +151,10 @@ ALONE = Simulator(
 
 
 def run(sim, params, count, ecn=OFF):
-    """A compiled run over `count` intervals of a batch of keys and traffic."""
+    """A compiled run over `count` intervals of several keys and traffic, one after the other."""
 
-    def single(key, traffic):
+    def single(case):
+        key, traffic = case
         p = replace(params, traffic=traffic)
         state = sim.init(key, p)
 
@@ -162,7 +163,7 @@ def run(sim, params, count, ecn=OFF):
 
         return jax.lax.scan(step, state, None, length=count)[0]
 
-    return jax.jit(jax.vmap(single), compiler_options=QUICK)
+    return jax.jit(lambda *cases: jax.lax.map(single, cases), compiler_options=QUICK)
 
 
 def test_one_client_alone_completes_operations_at_the_closed_form():
