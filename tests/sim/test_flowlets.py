@@ -99,9 +99,9 @@ def test_two_elephants_on_one_uplink():
 
 def test_each_packet_draws_a_path():
     """Of n packets, n / 2 take each uplink, with the variance n / 4 of fair coins."""
-    share, size = 0.4, 100_000
+    share, size = 0.4, 60_000
     packets = np.ceil(wire(size) / PACKET)
-    runs = [constant(share, seed, 60, size) for seed in range(12)]
+    runs = [constant(share, seed, 30, size) for seed in range(12)]
     sent = np.array([run.stats.tx_bytes[:, ports(FLOWLETS)].sum(0) for run in runs]) / PACKET
     np.testing.assert_allclose(sent.sum(1), 2 * packets, rtol=1e-3)
     first = sent[:, 0]

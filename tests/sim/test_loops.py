@@ -245,6 +245,7 @@ def mixed():
     return ecn_marl.make(scenario)
 
 
+@pytest.mark.thorough
 def test_sources_of_all_kinds_in_one_environment(mixed):
     """Widths and slots follow, bytes are conserved, every source makes progress, no flow waits."""
     sim, batch = mixed.sim, 3
