@@ -187,13 +187,13 @@ def test_large_flows_with_longer_headers_deliver_every_byte(senders, header, siz
     ecn = scaled_ecn(params.net, 1e6, 2e6, 0.01)
 
     @jax.jit
-    def run(state):
+    def run(key):
         def interval(state, _):
             return sim.interval(state, params, ecn)[0], None
 
-        return jax.lax.scan(interval, state, None, length=31)[0]
+        return jax.lax.scan(interval, sim.init(key, params), None, length=31)[0]
 
-    totals = run(sim.init(jax.random.key(0), params)).totals
+    totals = run(jax.random.key(0)).totals
     wire = size + (48 + header) * -(-size // 1000)
     assert float(counter_bytes(totals.offered)) == float(counter_bytes(totals.delivered)) == wire
     assert int(totals.finished[2]) == 1
