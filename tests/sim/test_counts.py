@@ -50,7 +50,7 @@ def network(topology: Any, **options: Any) -> Simulator:
 
 NETWORKS = {
     "few slots": network(star(5), slots=6),
-    "two levels": network(leaf_spine(2, 2, 2)),
+    "two levels": network(leaf_spine(2, 2, 2), pfc=False),
     "star": network(star(5)),
 }
 
@@ -333,7 +333,7 @@ def test_merged_sums_are_those_of_one_long_interval() -> None:
         rows = zip(rng.integers(1, 4, ROWS), sizes, rng.uniform(0, 500, ROWS), strict=True)
         rows = [(int(src), 0, int(size), at, 1) for src, size, at in rows]
         flows = columns(on_paths(short, rows))
-        params = with_net(params_of(short, flows), buffer=3e4, headroom=0.0, pfc_alpha=1e6)
+        params = with_net(params_of(short, flows), buffer=3e4)
         ecn = scaled_ecn(params.net, 20, 80, 0.2)
         state, _ = collect(init(jax.random.key(seed), params), params, ecn)
         long_state, long_sums = long_collect(state, params, ecn)
