@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from roundoff import U
+from tiers import tiers
 
 from ecn_marl.sim import (
     Dcqcn,
@@ -215,7 +216,7 @@ def standalone_us(payload, hops_gbps, nic_gbps=25.0, delay_us=1.0):
 def random_network(topology, **options):
     """A simulator of endless traffic of both kinds."""
     sources = (Poisson(table="FbHdp", width=4), Incast(n_max=4, flow_kb=50.0, width=4))
-    options = {"counts": COUNTS} | options
+    options = {"counts": COUNTS, "accrue": True} | options
     return Simulator(topology, sources, Dcqcn.of("hpcc-paper"), slots=24, **options)
 
 
@@ -228,6 +229,12 @@ RANDOM = {
     ),
     "parking lot, drops": random_network(parking_lot(2), pfc=False, ack_priority=True),
 }
+RANDOM_CASES = tiers(
+    [(name, bits) for name in RANDOM for bits in (32, 64)],
+    ("leaf-spine, PFC", 32),
+    ("leaf-spine, flowlets, drops", 64),
+)
+"""Names, and bits of reals."""
 
 
 def random_params(sim, rng):
@@ -272,12 +279,13 @@ def random_params(sim, rng):
     return replace(params, net=net, transport=transport, traffic=traffic), ecn
 
 
-def random_run(name, seed, quick=False):
-    """One millisecond of a random network."""
-    sim = RANDOM[name]
-    params, ecn = random_params(sim, np.random.default_rng(seed))
-    state = start(sim, quick)(jax.random.key(seed), params)
-    return Run(sim, state, params, ecn, quick=quick).on(CHUNKS)
+def random_run(name, seed, bits=32):
+    """One millisecond of a random network, in float32 or float64."""
+    sim, quick = RANDOM[name], bits == 64
+    with jax.enable_x64(bits == 64):
+        params, ecn = random_params(sim, np.random.default_rng(seed))
+        state = start(sim, quick)(jax.random.key(seed), params)
+        return Run(sim, state, params, ecn, quick=quick).on(CHUNKS)
 
 
 def balance(state):
