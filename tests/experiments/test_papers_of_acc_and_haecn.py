@@ -8,13 +8,13 @@ from dataclasses import asdict, replace
 import jax
 import numpy as np
 import pytest
+import small
 from synthetic import record
 
 from ecn_marl.baselines.ddqn import DDQN, DDQNConfig
 from ecn_marl.baselines.evaluation.episodes import evaluate, evaluation_keys
 from ecn_marl.baselines.haecn import HAECN, HAECNConfig
 from ecn_marl.envs.registry import make
-from ecn_marl.envs.scenario import Scenario
 from ecn_marl.experiments import measured_delay
 from ecn_marl.experiments.papers import measures, online, suite
 from ecn_marl.experiments.papers import rows as rw
@@ -22,7 +22,6 @@ from ecn_marl.experiments.papers.outcome import outcome
 from ecn_marl.experiments.papers.run import SuitePlan, protocol, run_suite
 from ecn_marl.experiments.papers.suite import Suite
 from ecn_marl.experiments.records import Record
-from ecn_marl.sim import Incast, star
 from ecn_marl.sim.tuners import TUNERS
 
 
@@ -185,23 +184,17 @@ TINY = {"envs": 2, "rollout": 5, "batch": 4, "hidden": (4,), "gradient_steps": 1
 
 
 def test_a_measured_delay_is_that_of_the_largest_switch(monkeypatch):
-    """Seven ports at 7 µs each, one after the other."""
+    """Three ports at 7 µs each, one after the other."""
     monkeypatch.setattr(measured_delay, "decision_us", lambda *_: 7.0)
-    scenario = Scenario(
-        topology=star(7),
-        traffic=(Incast(n_max=2, flow_kb=50.0, width=2),),
-        slots=8,
-        max_steps=4,
-        interval_us=40.0,
-    )
+    small.register()
     options = {"features": "haecn", "actions": "discrete"}
-    env = make(scenario, **options)
+    env = make(small.SMALL, **options)
     learner = HAECN(env, HAECNConfig(hidden=(4,), decision_hidden=(2,)))
     actor = jax.eval_shape(learner.init, jax.random.key(0), env.default_params).actor
     actor = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), actor)
     keys = evaluation_keys(0, 2)
-    delay_us = measured_delay.measured_delay_us(scenario, options, learner, actor, keys)
-    assert delay_us == 49.0
+    delay_us = measured_delay.measured_delay_us(small.SMALL, options, learner, actor, keys)
+    assert delay_us == 21.0
 
 
 @pytest.mark.slow
