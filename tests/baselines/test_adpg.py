@@ -117,6 +117,8 @@ def test_a_flow_on_target_keeps_its_rate():
         assert factors.max() <= 1.2
 
 
+@pytest.mark.slow
+@pytest.mark.thorough
 def test_trained_from_scratch_it_fills_links_fairly():
     """Half of the default training, on 4, 8 and 32 senders; two and sixteen afterwards."""
     trainer = ADPG(ADPGConfig())
@@ -134,6 +136,17 @@ def test_trained_from_scratch_it_fills_links_fairly():
         assert (measured["drop_rate"] == 0.0).all()
 
 
+def test_training_brings_flows_near_their_target():
+    """Four senders, from twice the target and more to a fifth of it."""
+    trainer = ADPG(ADPGConfig(senders=(4,), envs=8))
+    state = initial_state(trainer, trainer.default_params, 0)
+    _, metrics = compiled_update(trainer, 150)(state, trainer.default_params)
+    reward = np.asarray(metrics["reward"])
+    assert reward[-20:].mean() / reward[:5].mean() < 0.25
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
 def test_train_resume_and_eval_commands(tmp_path):
     """A run that is stopped and goes on ends where one that was not stopped ends."""
     sets = [word for text in TINY for word in ("--set", text)]

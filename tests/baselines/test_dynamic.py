@@ -35,6 +35,12 @@ def env():
     )
 
 
+@pytest.fixture(scope="module")
+def compiled(env):
+    """`reset`, `step_ecn` and the simulator's `interval`."""
+    return jax.jit(env.reset), jax.jit(env.step_ecn), jax.jit(env.sim.interval)
+
+
 def evaluated(env, setting, **options):
     params = env.default_params
     kind, _, text = setting.partition(":")
@@ -42,14 +48,14 @@ def evaluated(env, setting, **options):
     return evaluate(env, params, controller, name=setting, **options).episodes
 
 
-def test_evaluation_is_the_loop_written_out(env):
+def test_evaluation_is_the_loop_written_out(env, compiled):
     """Thresholds of an interval follow from the statistics of those before it, as for agents."""
     tuner, params = parse_tuner("pi:qref_kb=1000"), env.default_params
-    step, interval = jax.jit(env.step_ecn), jax.jit(env.sim.interval)
+    reset, step, interval = compiled
     results, chosen = [], []
     for key in evaluation_keys(3, 2):
         _, sim_key = jax.random.split(key)
-        _, state = env.reset(jax.random.split(key)[0], params)
+        _, state = reset(jax.random.split(key)[0], params)
         memory = tuner.init(params.sim.net)
         zero = jax.numpy.zeros(env.num_agents)
         stats = PortStats(**{f.name: zero for f in fields(PortStats)})
@@ -68,12 +74,13 @@ def test_evaluation_is_the_loop_written_out(env):
     assert got["queue_mean"].min() > 1e3
 
 
-def test_info_has_all_statistics_of_the_interval(env):
+def test_info_has_all_statistics_of_the_interval(env, compiled):
     params = env.default_params
-    _, state = env.reset(jax.random.key(0), params)
+    reset, step, interval = compiled
+    _, state = reset(jax.random.key(0), params)
     ecn = env.static_ecn("secn1", params)
-    _, stats = jax.jit(env.sim.interval)(state.sim, params.sim, ecn)
-    *_, info = jax.jit(env.step_ecn)(jax.random.key(1), state, ecn, params)
+    _, stats = interval(state.sim, params.sim, ecn)
+    *_, info = step(jax.random.key(1), state, ecn, params)
     # What is told per traffic class is None with a single one.
     names = {f.name for f in fields(PortStats) if getattr(stats, f.name) is not None}
     for name in names:

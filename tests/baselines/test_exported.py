@@ -41,7 +41,7 @@ def trained(folder, actions, shared=True, **extra):
     """A run of two updates with intervals twice as long as the scenario's, and its file."""
     options = {**OPTIONS[actions], "interval_us": 80.0, "max_steps": 6, "reward": "pet", **extra}
     settings = {**SETTINGS, "shared": shared, "standardise": 4}
-    train_run("ippo", TINY, steps=16, options=options, settings=settings, out=folder)
+    train_run("ippo", TINY, steps=16, options=options, settings=settings, out=folder, eval_every=0)
     save_policy(run_policy(folder), folder.parent / f"{folder.name}.npz")
     return folder, folder.parent / f"{folder.name}.npz"
 
@@ -54,6 +54,18 @@ def shared_run(tmp_path_factory, tiny_scenario):
 @pytest.fixture(scope="module")
 def own_run(tmp_path_factory, tiny_scenario):
     return trained(tmp_path_factory.mktemp("runs") / "own", "multidiscrete", shared=False)
+
+
+@pytest.fixture(scope="module")
+def own_file(tmp_path_factory, tiny_scenario):
+    """A policy that was not trained, with a network per port."""
+    env = ecn_marl.make(TINY, **OPTIONS["multidiscrete"])
+    head = head_for(env.action)
+    actor = init_network(Mlp((8,), head.outputs), jax.random.key(2), env.obs_dim, 3, False)
+    options = OPTIONS["multidiscrete"]
+    file = tmp_path_factory.mktemp("files") / "own.npz"
+    save_policy(export_policy(env, head, actor, algorithm="ippo", options=options), file)
+    return file
 
 
 @pytest.fixture
@@ -93,6 +105,8 @@ def test_acts_as_its_run(shared_run):
     assert (env.interval_us, env.horizon, env.reward.name) == (80.0, 6, "pet")
 
 
+@pytest.mark.slow
+@pytest.mark.thorough
 def test_acts_as_its_run_with_a_network_per_port(own_run):
     assert acts_as_its_run(*own_run).action.alpha_kb == 20.0
 
@@ -160,8 +174,8 @@ def test_wrong_files_are_refused(shared_run, tmp_path):
     assert "expected the folder of a run, FILE.npz, pretr" in failure("eval", "runs/none")
 
 
-def test_wrong_scenarios_are_refused(own_run, shared_run):
-    file = own_run[1]
+def test_wrong_scenarios_are_refused(own_file, shared_run):
+    file = own_file
     message = failure("eval", file, "--scenario", "websearch-v0", "--episodes", 1)
     assert "scenario = 'websearch-v0 (" in message
     assert "expected one with 3 ports" in message
@@ -178,15 +192,15 @@ def test_options_of_its_episodes(shared_run):
     assert (scenario, options) == (TINY, {"max_steps": 12, "reward": "pet"})
 
 
-def test_bench_takes_files_and_knows_when_they_change(shared_run, own_run, shipped, tmp_path):
+def test_bench_takes_files_and_knows_when_they_change(shared_run, own_file, shipped, tmp_path):
     plan = Plan((TINY,), (str(shared_run[1]), shipped), tmp_path)
     place = plan.places()[0]
     before = _request(plan, place, shipped)
     assert before["file"] == digest(shipped) == _request(plan, place, str(shared_run[1]))["file"]
-    shutil.copy(own_run[1], files.SHIPPED / "tiny-ippo.npz")
+    shutil.copy(own_file, files.SHIPPED / "tiny-ippo.npz")
     assert _request(plan, place, shipped) != before
     with pytest.raises(ValueError, match="expected one with 3 ports"):
-        Plan(("restore-serve-v0",), (str(own_run[1]),), tmp_path)
+        Plan(("restore-serve-v0",), (str(own_file),), tmp_path)
     with pytest.raises(ValueError, match="expected a file that"):
         Plan((TINY,), ("none.npz",), tmp_path)
 

@@ -85,6 +85,7 @@ def steady() -> Scenario:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_in_a_steady_incast_it_seldom_triggers_with_the_reward_of_acc(tmp_path):
     """Best checkpoints of both, scored on the same episodes of a small network."""
     register("steady-incast-v0", steady)

@@ -35,7 +35,7 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     options = {"features": "pet", "reward": "pet"}
     offline, online = folder / "offline", folder / "online"
-    common = {"steps": 4, "options": options}
+    common = {"steps": 4, "options": options, "eval_every": 0}
     train_run("ippo", "hybrid-three-v0", settings=SMALL, out=offline, **common)
     settings = SMALL | {"shared": False, "pretrained": str(offline), "actor_lr": 1e-6}
     result = train_run("ippo", "hybrid-four-v0", settings=settings, out=online, **common)

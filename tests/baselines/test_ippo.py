@@ -125,7 +125,6 @@ def test_finds_the_best_action_of_every_agent(shared):
     assert np.mean([row["reward"] for row in result.metrics[-3:]]) > 0.95
 
 
-@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits_alone_or_among_others():
     algorithm = IPPO(ToyEnv(), SMALL)
 
@@ -154,6 +153,7 @@ def test_bad_settings_are_named(field, value):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_solves_a_port_whose_best_setting_is_known():
     """Four hosts keep one port busy; the best of 24 settings is found by trying them all."""
     env = make(

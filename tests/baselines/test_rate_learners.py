@@ -106,8 +106,8 @@ def test_a_limit_keeps_the_best_point_and_cuts_the_tail():
 @pytest.mark.parametrize(
     ("name", "extra"),
     [
-        ("ppo", ("actions=discrete",)),
-        ("reinforce", ("actions=discrete",)),
+        pytest.param("ppo", ("actions=discrete",), marks=pytest.mark.thorough),
+        pytest.param("reinforce", ("actions=discrete",), marks=pytest.mark.thorough),
         ("aurora", ()),
         ("dqn", ("memory=200", "batch=16")),
     ],
@@ -140,7 +140,10 @@ def test_train_resume_and_eval(tmp_path, name, extra):
     assert 0.0 <= policies[str(uninterrupted)]["utilisation"][0] <= 1.0
 
 
-@pytest.mark.parametrize("name", ["ppo", "reinforce", "dqn"])
+@pytest.mark.parametrize(
+    "name",
+    ["ppo", "reinforce", pytest.param("dqn", marks=[pytest.mark.slow, pytest.mark.thorough])],
+)
 def test_it_raises_its_own_reward(name):
     """Two senders, discrete factors: from a full buffer to a fraction of its error.
 

@@ -146,7 +146,9 @@ def faces():
     return get
 
 
-@pytest.mark.parametrize("name", [*RIVALS, RUN])
+@pytest.mark.parametrize(
+    "name", ["dynamic:pi", pytest.param("rule", marks=pytest.mark.thorough), "oracle", RUN]
+)
 def test_the_same_bits_by_three_ways(name, trained, evaluated, faces):
     result, scenario = evaluated(name), TINY if name == RUN else PHASED
     policy = ecn_marl.load_policy(trained if name == RUN else name, scenario)

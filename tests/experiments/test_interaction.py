@@ -106,8 +106,6 @@ def test_groups_get_their_settings_and_the_rest_the_base(env):
     short = metrics["slowdown_sum"][0, :, 0] / flows[:, 0]
     p99 = (responses.J[1, 0] / long**0.5) ** 4 / short  # what J leaves for the percentile
     assert (p99 >= 1.0).all() and (p99 < 1e4).all()
-    again = best_response_table(env, groups, SETTINGS, episodes=4, base=(20, 40, 0.5), seed=4)
-    np.testing.assert_array_equal(responses.J, again.J)
     assert (responses.J[1, 0] != responses.J[0, 0]).any() and (
         responses.J[1, 0] != responses.J[1, 1]
     ).any()

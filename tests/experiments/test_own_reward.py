@@ -28,7 +28,7 @@ OPTIONS = {"max_steps": 40, "load": 0.8}
 
 @pytest.fixture(scope="module")
 def found():
-    keys = tuning_keys("report", 0, 3)
+    keys = tuning_keys("report", 0, bs.EPISODES)
     return keys, bs.best_static("websearch-star-v0", OPTIONS, RECIPE, keys)
 
 

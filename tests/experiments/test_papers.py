@@ -45,20 +45,30 @@ def nothing(done, total):
 
 
 @pytest.mark.parametrize("name", SUITES)
-@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize(
+    "small", [True, pytest.param(False, marks=[pytest.mark.slow, pytest.mark.thorough])]
+)
 def test_suites_fit_scenarios_and_trainers(name, small):
     """Every cell and training is made with the options of every row, its interval among them."""
-    paper_suite = suite(name, small)
+    paper_suite, made = suite(name, small), {}
+
+    def env_of(scenario, options):
+        """Made once for all rows that see and do the same."""
+        view = (scenario, repr(options))
+        if view not in made:
+            made[view] = make(scenario, **options)
+        return made[view]
+
     for cell in {cell.scenario: cell for cell in paper_suite.cells}.values():
         rows = [paper_suite.row(paper_suite.row(row).trained or row) for row in cell.rows]
-        for recipe in {row.name: row.recipe for row in rows}.values():
-            env = make(cell.scenario, **cell.options, **(recipe.options if recipe else {}))
+        for recipe in (row.recipe for row in rows):
+            env = env_of(cell.scenario, {**cell.options, **(recipe.options if recipe else {})})
             assert cell.windows <= env.horizon
         assert lookup(cell.scenario).benchmark is False
     for training in paper_suite.trainings:
         for row in paper_suite.rows:
             if row.recipe is not None:
-                make(training.scenario, **training.options, **row.recipe.options)
+                env_of(training.scenario, {**training.options, **row.recipe.options})
     assert {row.form for row in paper_suite.rows} >= {"published", "reading", "rule"}
     assert all(row.unstated for row in paper_suite.rows if row.form in ("published", "reading"))
     assert all(bool(row.choices) == (row.form == "reading") for row in paper_suite.rows)
@@ -390,7 +400,7 @@ def small_suite() -> Suite:
     """The smallest cell of PET's suite, with windows, for a learner and rules."""
     full = suite("pet", True)
     row_names = ("pet:reading", "pet:online", "static:secn1", "static:best")
-    cell = replace(full.cell("websearch-90"), rows=row_names, windows=10)
+    cell = replace(full.cell("websearch-90"), rows=row_names, windows=4)
     claims = tuple(claim for claim in full.claims if claim.key == "overall-secn1")
     claims = tuple(
         replace(claim, measure=replace(claim.measure, cells=("websearch-90",))) for claim in claims
@@ -399,8 +409,16 @@ def small_suite() -> Suite:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory):
-    """That suite, run: one seed, tiny networks, episodes of 10 ms."""
+def module_patch():
+    """What is patched for all tests that look at `done`."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory, module_patch):
+    """That suite, run: a thinner grid to search, one seed, tiny networks, episodes of 4 ms."""
+    module_patch.setattr(runs, "thin_grid", lambda: ())
     plan = SuitePlan(
         small_suite(),
         tmp_path_factory.mktemp("bench") / "pet",
@@ -409,7 +427,7 @@ def done(tmp_path_factory):
         steps=20,
         episodes_asked=2,
         search_episodes=1,
-        options={"max_steps": 100},
+        options={"max_steps": 40},
         settings=TINY,
         eval_episodes=2,
     )
@@ -455,12 +473,12 @@ def test_windows_add_up_to_the_episode(done):
     _, records = done
     columns = records["websearch-90"]["static:secn1"].columns
     for size in ("short", "long"):
-        counts = [columns[f"windows:{size}_finished:{i}"] for i in range(10)]
+        counts = [columns[f"windows:{size}_finished:{i}"] for i in range(4)]
         want = columns[f"{size}_measured"] - columns[f"{size}_unfinished"]
         np.testing.assert_allclose(sum(counts), want)
-    queue = np.mean([columns[f"windows:queue:{i}"] for i in range(10)], axis=0)
+    queue = np.mean([columns[f"windows:queue:{i}"] for i in range(4)], axis=0)
     np.testing.assert_allclose(queue, columns["queue_mean"], rtol=1e-4)
-    sent = sum(columns[f"windows:delivered:{i}"] for i in range(10))
+    sent = sum(columns[f"windows:delivered:{i}"] for i in range(4))
     assert (sent > 0).all() and (sent <= columns["bytes_offered"]).all()
 
 

@@ -8,10 +8,12 @@ from dataclasses import asdict, replace
 import jax
 import numpy as np
 import pytest
+import small
 from synthetic import record
 
 from ecn_marl.baselines.ddqn import DDQN, DDQNConfig
 from ecn_marl.baselines.evaluation.episodes import evaluate, evaluation_keys
+from ecn_marl.baselines.haecn import HAECN, HAECNConfig
 from ecn_marl.envs.registry import make
 from ecn_marl.experiments import measured_delay
 from ecn_marl.experiments.papers import measures, online, suite
@@ -159,7 +161,13 @@ def only(name: str, cell: str, rows: tuple[str, ...]) -> Suite:
 RULES = ("static:secn1", "static:huawei-100g", "dynamic:buffer")
 
 
-@pytest.mark.parametrize(("name", "cell"), [("acc", "messages-20"), ("haecn", "bursty-12-hpcc")])
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("acc", "messages-20"),
+        pytest.param("haecn", "bursty-12-hpcc", marks=pytest.mark.thorough),
+    ],
+)
 def test_the_smallest_cell_of_rules_runs(name, cell, tmp_path):
     small_suite = only(name, cell, RULES[: 2 if name == "haecn" else 3])
     plan = SuitePlan(small_suite, tmp_path, small=True, episodes_asked=2, options={"max_steps": 40})
@@ -175,7 +183,22 @@ def test_the_smallest_cell_of_rules_runs(name, cell, tmp_path):
 TINY = {"envs": 2, "rollout": 5, "batch": 4, "hidden": (4,), "gradient_steps": 1}
 
 
+def test_a_measured_delay_is_that_of_the_largest_switch(monkeypatch):
+    """Three ports at 7 µs each, one after the other."""
+    monkeypatch.setattr(measured_delay, "decision_us", lambda *_: 7.0)
+    small.register()
+    options = {"features": "haecn", "actions": "discrete"}
+    env = make(small.SMALL, **options)
+    learner = HAECN(env, HAECNConfig(hidden=(4,), decision_hidden=(2,)))
+    actor = jax.eval_shape(learner.init, jax.random.key(0), env.default_params).actor
+    actor = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), actor)
+    keys = evaluation_keys(0, 2)
+    delay_us = measured_delay.measured_delay_us(small.SMALL, options, learner, actor, keys)
+    assert delay_us == 21.0
+
+
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_decisions_of_learners_have_the_measured_delay(tmp_path, monkeypatch):
     """A leaf of the small network has 8 ports: at 7 µs each decisions are 56 µs late."""
     monkeypatch.setattr(measured_delay, "decision_us", lambda *_: 7.0)

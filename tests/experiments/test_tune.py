@@ -26,7 +26,7 @@ def small_scenario():
 
 
 def search(**changes):
-    fields_ = {"trials": 3, "steps": 16, "episodes": 2, "seeds": 2, "settings": SHARED}
+    fields_ = {"trials": 2, "steps": 16, "episodes": 2, "seeds": 2, "settings": SHARED}
     return tn.Search(SMALL, "pet", **(fields_ | changes))
 
 
@@ -64,15 +64,15 @@ def test_result_and_log(done):
     finished, out, result = done
     rows = [json.loads(line) for line in (out / "trials.jsonl").read_text().splitlines()]
     assert rows == result["trials"]
-    assert [row["trial"] for row in rows] == [0, 1, 2]
+    assert [row["trial"] for row in rows] == [0, 1]
     assert [row["settings"] for row in rows] == [
-        json.loads(json.dumps(finished.drawn(i))) for i in range(3)
+        json.loads(json.dumps(finished.drawn(i))) for i in range(2)
     ]
     assert result["winner"] == min(rows, key=lambda row: row["J"])
     assert all(row["J"] >= 1.0 and row["seconds"] > 0 for row in rows)
     budget = result["budget"]
-    assert (budget["trials"], budget["steps"], budget["episodes"]) == (3, 16, 2)
-    assert budget["steps_in_all"] == 96
+    assert (budget["trials"], budget["steps"], budget["episodes"]) == (2, 16, 2)
+    assert budget["steps_in_all"] == 64
     assert json.loads((out / "result.json").read_text()) == result
     assert not list((out / "trials").iterdir()), "runs of finished trials are gone"
 
@@ -86,11 +86,36 @@ def test_finished_trials_are_not_repeated(done, monkeypatch):
     monkeypatch.setattr(tn, "train_run", never)
     assert tn.tune(finished, out)["trials"] == result["trials"]
     with pytest.raises(AssertionError, match="again"):
-        tn.tune(replace(finished, trials=4), out)  # one more, which is not there
+        tn.tune(replace(finished, trials=3), out)  # one more, which is not there
     with pytest.raises(ValueError, match="another search"):
         tn.tune(replace(finished, steps=24), out)
 
 
+def test_a_killed_search_goes_on_after_its_last_whole_line(tmp_path, monkeypatch):
+    """Trials that are in the log are kept, the one that was cut short is run again."""
+    ran = []
+
+    def trial(search, out, number, show):
+        ran.append(number)
+        if ran == [0, 1]:
+            raise KeyboardInterrupt
+        return {"trial": number, "settings": search.drawn(number), "J": 3.0, "seconds": 0.0}
+
+    monkeypatch.setattr(tn, "_trial", trial)
+    killed, out = search(trials=3), tmp_path / "t"
+    with pytest.raises(KeyboardInterrupt):
+        tn.tune(killed, out)
+    with (out / "trials.jsonl").open("a") as file:
+        file.write('{"trial": 1, "set')  # a line cut short
+    again = tn.tune(killed, out)
+    assert [row["trial"] for row in again["trials"]] == [0, 1, 2]
+    assert ran == [0, 1, 1, 2]
+    lines = (out / "trials.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == again["trials"]
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_killed_search_ends_with_the_same_result(done, tmp_path, monkeypatch):
     finished, _, result = done
     out, scored = tmp_path / "t", tn._score
@@ -109,20 +134,18 @@ def test_a_killed_search_ends_with_the_same_result(done, tmp_path, monkeypatch):
     with (out / "trials.jsonl").open("a") as file:
         file.write('{"trial": 1, "set')  # a line cut short
     again = tn.tune(finished, out)
-    assert [row["trial"] for row in again["trials"]] == [0, 1, 2]
+    assert [row["trial"] for row in again["trials"]] == [0, 1]
     values = [[row["J"] for row in outcome["trials"]] for outcome in (again, result)]
     np.testing.assert_allclose(*values, rtol=1e-5)
 
 
 def test_diverged_trials_are_noted_and_cannot_win(tmp_path, monkeypatch):
-    trained = tn.train_run
-
     def sometimes(*args, seed, **kwargs):
         if seed == 0:
             raise TrainingDiverged("loss = nan")
-        return trained(*args, seed=seed, **kwargs)
 
     monkeypatch.setattr(tn, "train_run", sometimes)
+    monkeypatch.setattr(tn, "_score", lambda search, run: 2.0)
     result = tn.tune(search(trials=2), tmp_path / "t")
     assert result["trials"][0]["J"] is None and "nan" in result["trials"][0]["error"]
     assert result["winner"]["trial"] == 1
@@ -134,7 +157,7 @@ def test_diverged_trials_are_noted_and_cannot_win(tmp_path, monkeypatch):
 def test_the_winner_is_printed_as_a_recipe(done):
     finished, _, result = done
     winner = tn.winner_recipe(finished, result)
-    assert winner.tuning == Tuning(3, 16, 2, 2, SMALL)
+    assert winner.tuning == Tuning(2, 16, 2, 2, SMALL)
     names = {"LEARNERS": LEARNERS, "Tuning": Tuning, "with_settings": tn.with_settings}
     again = eval("{" + tn.recipe_text("pet", winner) + "}", names)  # the text is ours
     assert again["pet"].settings == {
@@ -143,11 +166,21 @@ def test_the_winner_is_printed_as_a_recipe(done):
     assert again["pet"].tuning == winner.tuning
 
 
-def test_the_command(tmp_path):
+def test_the_command(tmp_path, monkeypatch):
+    """Its options reach the search, whose trials are those of `done`."""
+    asked = []
+
+    def trial(search, out, number, show):
+        asked.append(search)
+        return {"trial": number, "settings": {}, "J": 3.0, "seconds": 0.0}
+
+    monkeypatch.setattr(tn, "_trial", trial)
     args = ["tune", SMALL, "pet", "--out", tmp_path / "t", "--trials", 1, "--steps", 64]
     args += ["--episodes", 2, "--envs", 1, "--max-steps", 6]
     shown = run(*args)
     assert shown.exit_code == 0, shown.output
+    options, settings = {"max_steps": 6}, {"envs": 1}
+    assert asked == [tn.Search(SMALL, "pet", 1, 64, 2, 2, options=options, settings=settings)]
     assert "trial 0 has the lowest J" in shown.stdout and '"pet": with_settings(' in shown.stdout
     assert "unknown learner 'ipo'" in failure("tune", SMALL, "ipo", "--out", tmp_path / "u")
     busy = tmp_path / "v"

@@ -149,11 +149,18 @@ def test_moments_are_not_learnt(kind, config):
         assert not np.array_equal(*weights)
 
 
-@pytest.mark.parametrize("shared", [True, False], ids=["shared", "own"])
 @pytest.mark.parametrize(
-    ("kind", "config", "size"),
-    [(DDQN, DDQNConfig, "local_capacity"), (HAECN, HAECNConfig, "capacity")],
-    ids=["ddqn", "haecn"],
+    ("kind", "config", "size", "shared"),
+    [
+        pytest.param(DDQN, DDQNConfig, "local_capacity", True, id="ddqn-shared"),
+        pytest.param(HAECN, HAECNConfig, "capacity", False, id="haecn-own"),
+        pytest.param(
+            DDQN, DDQNConfig, "local_capacity", False, id="ddqn-own", marks=pytest.mark.thorough
+        ),
+        pytest.param(
+            HAECN, HAECNConfig, "capacity", True, id="haecn-shared", marks=pytest.mark.thorough
+        ),
+    ],
 )
 def test_q_networks_and_their_targets_are_standardised(kind, config, size, shared):
     small = {"envs": 4, "rollout": 4, "batch": 4, "gradient_steps": 1, "hidden": (4,), size: 16}

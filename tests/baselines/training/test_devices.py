@@ -29,10 +29,11 @@ ecn_marl.register("shared-v0", lambda: Scenario(
 ))
 app()
 """
-START = ["ippo", "--scenario", "shared-v0", "--steps", "64", "--eval-every", "2", "--envs", "4"]
-START += ["--eval-episodes", "2", "--allow-flagged"]  # eight slots are too few
+START = ["ippo", "--scenario", "shared-v0", "--steps", "64", "--envs", "4"]
 START += ["--set", "rollout=4", "--set", "epochs=1", "--set", "minibatches=2", "--set", "hidden=8"]
 SAVE = ["--save-updates", "2"]
+PLAIN = ["--eval-every", "0"]
+EVALUATED = ["--eval-every", "2", "--eval-episodes", "2", "--allow-flagged"]  # few slots
 
 
 def begin(*args: object, home: Path) -> subprocess.Popen:
@@ -82,7 +83,6 @@ def assert_close(a: Path, b: Path) -> None:
         values, expected = (np.array([row[name] for row in x]) for x in (rows_a, rows_b))
         np.testing.assert_allclose(values[0], expected[0], rtol=1e-5)
         np.testing.assert_allclose(values, expected, rtol=1e-3)
-    assert [("merit" in row) for row in rows_b] == [False, True, False, True]
     state_a, state_b = state(a, 2), state(b, 2)
     names = [name for name in state_a if name.split(".")[0] in ("actor", "critic")]
     assert len(names) == 8
@@ -94,15 +94,24 @@ def assert_close(a: Path, b: Path) -> None:
 def single(tmp_path_factory):
     """The run on one device."""
     home = tmp_path_factory.mktemp("runs")
-    finish(begin(*START, *SAVE, "--out", home / "one", home=home))
+    finish(begin(*START, *SAVE, *PLAIN, "--out", home / "one", home=home))
     return home
 
 
 @pytest.mark.slow
 def test_two_devices_give_what_one_gives(single):
     run = single / "two"
-    finish(begin(*START, *SAVE, "--devices", 2, "--out", run, home=single))
+    finish(begin(*START, *SAVE, *PLAIN, "--devices", 2, "--out", run, home=single))
     assert_close(run, single / "one")
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_two_devices_evaluate_and_go_on(single):
+    run = single / "evaluated"
+    finish(begin(*START, *SAVE, *EVALUATED, "--devices", 2, "--out", run, home=single))
+    assert_close(run, single / "one")
+    assert [("merit" in row) for row in rows(run)] == [False, True, False, True]
     resumed = begin("--resume", run, "--steps", 80, "--devices", 2, home=single)
     finish(resumed)
     assert [row["update"] for row in rows(run)] == [1, 2, 3, 4, 5]
@@ -111,7 +120,7 @@ def test_two_devices_give_what_one_gives(single):
 @pytest.mark.slow
 def test_two_processes_give_what_one_gives(single):
     run = single / "processes"
-    outputs = two_processes(*START, *SAVE, "--out", run, home=single)
+    outputs = two_processes(*START, *SAVE, *PLAIN, "--out", run, home=single)
     assert "metrics.jsonl" in outputs[0]
     assert "metrics.jsonl" not in outputs[1], "only the first process prints"
     assert_close(run, single / "one")
@@ -126,11 +135,11 @@ def two_processes(*command: object, home: Path) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_two_processes_go_on_bit_for_bit(single):
     """Put back to what there was after update 2, both processes make updates 3 and 4 again."""
-    uninterrupted, cut = single / "processes", single / "cut"
-    if not uninterrupted.exists():
-        two_processes(*START, *SAVE, "--out", uninterrupted, home=single)
+    uninterrupted, cut = single / "whole", single / "cut"
+    two_processes(*START, *SAVE, *EVALUATED, "--out", uninterrupted, home=single)
     shutil.copytree(uninterrupted, cut)
     shutil.rmtree(cut / "checkpoints" / "4")
     (cut / "checkpoints" / "best.json").unlink(missing_ok=True)

@@ -15,8 +15,10 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from toy import ToyEnv, ToyParams
 
 from ecn_marl.baselines.evaluation.merit import Merits
+from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.training import loop as training
 from ecn_marl.baselines.training.checkpoint import Checkpoints
 from ecn_marl.baselines.training.interrupts import Interrupts
@@ -116,6 +118,7 @@ def assert_same_folders(a: Path, b: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_run_killed_at_any_moment_resumes_bit_for_bit(tmp_path):
     cache, uninterrupted, broken = tmp_path / "cache", tmp_path / "whole", tmp_path / "broken"
     finish(begin(cache, *START, "--out", uninterrupted))
@@ -140,6 +143,27 @@ def test_a_run_killed_at_any_moment_resumes_bit_for_bit(tmp_path):
     assert rows(broken) == rows(uninterrupted)
     assert_same_folders(uninterrupted, broken)
     assert not writing(broken)
+
+
+def test_a_stopped_learner_goes_on_bit_for_bit(tmp_path):
+    """As the long test above, of a small learner in this process: its keys, its optimisers."""
+
+    def progress(row):
+        if row["update"] == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    settings = IPPOConfig(envs=2, rollout=4, epochs=1, minibatches=2, hidden=(4,))
+    learner, params = IPPO(ToyEnv(), settings), ToyParams(max_steps=10)
+    whole = train(learner, params, steps=40, seed=1)
+    with pytest.raises(TrainingInterrupted):
+        train(learner, params, steps=40, seed=1, out=tmp_path, progress=progress)
+    assert Checkpoints(tmp_path).latest == 3
+    resumed = train(learner, params, steps=40, seed=1, out=tmp_path, resume=True)
+    for a, b in zip(*(jax.tree.leaves(x.state) for x in (whole, resumed)), strict=True):
+        if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+    assert [row["reward"] for row in rows(tmp_path)] == [row["reward"] for row in whole.metrics]
 
 
 def test_rows_after_the_checkpoint_are_cut(tmp_path):
@@ -287,6 +311,7 @@ def test_a_second_signal_acts_at_once():
 
 FAILED_SAVE = """
 import os, shutil, sys
+from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.training import loop as training
 from ecn_marl.baselines.training.checkpoint import Checkpoints
 import numpy as np
