@@ -29,9 +29,15 @@ OPTIONS = {
 }
 """The highest load where it is an option; a change of traffic; links that fail and are repaired."""
 
+QUICK = {"pet-two-queues-small-v0", "pet-failures-small-v0"}
+"""Those with the most options, played in every run of the suite; the others are `thorough`."""
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.thorough) for name in SMALL],
+)
 def test_no_bytes_are_lost_and_no_flow_waits(name):
     env = make(name, **OPTIONS.get(name, {}))
     params = env.default_params

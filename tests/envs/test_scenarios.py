@@ -30,6 +30,13 @@ SETTINGS = ((5, 200, 0.01), (100, 400, 0.2), (640, 5120, 0.01), (5, 10, 1.0))
 """SECN1, SECN2, a deep and a shallow setting."""
 
 LARGE = "pet-fabric-v0"
+QUICK = "restore-serve-v0"
+"""The scenario of the benchmark that every run of the suite plays; the others are `thorough`."""
+
+PLAYED = [
+    pytest.param(name, marks=() if name == QUICK else pytest.mark.thorough)
+    for name in (*benchmark(), LARGE)
+]
 SUPERSEDED = {"rpc-shuffle-v0", "demand-phases-v0", "incast-v0"}
 
 
@@ -117,7 +124,7 @@ def played(name: str) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", (*benchmark(), LARGE))
+@pytest.mark.parametrize("name", PLAYED)
 def test_no_setting_makes_flows_wait(name):
     """In whole episodes at most 0.1 % of flows wait; no byte is dropped, no feedback cut."""
     which, metrics, _ = played(name)
@@ -144,7 +151,7 @@ def test_no_setting_makes_flows_of_plain_traffic_wait():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", (*benchmark(), LARGE))
+@pytest.mark.parametrize("name", PLAYED)
 def test_classes_count_alike_under_secn1(name):
     """Each class of the traffic earns its share of -1 per interval, within the error of the mean.
 

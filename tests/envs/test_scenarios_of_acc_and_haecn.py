@@ -26,9 +26,9 @@ QUICK = {
     "acc-tcp-2-small-v0": 20,
     "acc-storage-small-v0": 20,
     "acc-training-small-v0": 300,
-    "haecn-bursty-12-small-v0": 20,
 }
-"""One scenario of each structure, and its number of intervals; the others take long."""
+"""Those with traffic of a kind of their own, and how many intervals every run of the suite plays:
+senders without marks, disks that answer, and steps of a training. Whole episodes are `thorough`."""
 
 SETTINGS = ((5, 200, 0.01), (100, 400, 0.2), (5, 10, 1.0))
 """SECN1, SECN2 and a shallow setting."""
@@ -88,12 +88,14 @@ def test_small_scenarios_count_and_keep_every_byte(name):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SMALL)
 def test_whole_episodes_of_small_scenarios(name):
     check(name)
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_offline_mix_has_something_to_teach():
     """Static settings differ in ACC's own reward by more than episodes and the paired noise."""
     options = {"features": "acc", "reward": "acc", "reward_options": {"queue_scale_kb": 20.0}}
