@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from netcases import RANDOM, STAR, Run, network, simulate, start, with_net
+from netcases import RANDOM, STAR, STAR_DROPS, Run, network, simulate, start, with_net
+from tiers import tiers
 
 from ecn_marl import lanes
 from ecn_marl.sim import (
@@ -113,42 +114,67 @@ SLOW = {"nic_delay": 66.0, "port_delay": 66.0}
 """Delays beyond 256 µs there and back."""
 
 
-@pytest.mark.parametrize("transport", ["dctcp:hpcc", "hpcc:hpcc", "dcqcn:paper,source=mean_field"])
+REMEMBER = ("dctcp:hpcc", "hpcc:hpcc", "dcqcn:paper,source=mean_field")
+
+
+LONG = [(1, 0, 10**7, 0.0), (2, 0, 10**7, 100.0)]
+
+
+@pytest.mark.parametrize("transport", tiers(REMEMBER, "dctcp:hpcc"))
 def test_memory(transport):
-    senders = parse_transport(transport)
-    sim = replace(STAR, transport=senders)
-    rows = [(1, 0, 10**7, 0.0), (2, 0, 10**7, 100.0)]
-    assert names(simulate(sim, rows, 10, **SLOW)) == ("memory",)
-    assert names(simulate(replace(sim, memory_us=512.0), rows, 10, **SLOW)) == ()
-    assert names(simulate(sim, rows, 10)) == ()
+    sim = replace(STAR, transport=parse_transport(transport))
+    assert names(simulate(sim, LONG, 10, **SLOW)) == ("memory",)
+    assert names(simulate(sim, LONG, 10)) == ()
 
 
-def test_memory_of_losses():
+@pytest.mark.thorough
+@pytest.mark.parametrize("transport", REMEMBER)
+def test_more_memory_is_the_cure(transport):
+    sim = replace(STAR, transport=parse_transport(transport), memory_us=512.0)
+    assert names(simulate(sim, LONG, 10, **SLOW)) == ()
+
+
+@pytest.mark.parametrize(
+    ("memory_us", "expected"), tiers(((64.0, ("memory",)), (2048.0, ())), (64.0, ("memory",)))
+)
+def test_memory_of_losses(memory_us, expected):
     """A loss behind a deep queue is heard of after it: its notice is cut before other ACKs are."""
     lossy = (TrafficClass("tcp", parse_transport("reno:rfc5681"), lossless=False),)
     sim = Simulator(
-        star(4), (Schedule(1.0, 24),), classes=lossy, slots=16, scheduled=24, memory_us=64.0
+        star(4),
+        (Schedule(1.0, 24),),
+        classes=lossy,
+        slots=16,
+        scheduled=24,
+        memory_us=memory_us,
     )
     rows = [(1, 0, 10**7, 0.0), (2, 0, 10**7, 0.0), (3, 0, 10**7, 0.0)]
-    runs = {m: simulate(replace(sim, memory_us=m), rows, 40, buffer=6e5) for m in (64.0, 2048.0)}
-    assert all(run.dropped() > 0 for run in runs.values())
-    assert names(runs[64.0]) == ("memory",)
-    assert names(runs[2048.0]) == ()
-    assert counted(runs[64.0].totals.late_feedback, CHUNK) > 0
-    assert counted(runs[2048.0].totals.late_feedback, CHUNK) == 0
+    run = simulate(sim, rows, 40, buffer=6e5)
+    assert run.dropped() > 0
+    assert names(run) == expected
+    assert (counted(run.totals.late_feedback, CHUNK) > 0) == bool(expected)
 
 
-def test_marks():
+FAR = {"jitter_us": 900.0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "cure",
+    [
+        network(star(9), 5.0, **FAR),
+        pytest.param(replace(STAR, jitter_us=400.0), marks=pytest.mark.thorough),
+    ],
+    ids=["longer substeps", "less jitter"],
+)
+def test_marks(cure):
     """Jitter beyond the 640 substeps of the CNPs' delay line; longer substeps reach further."""
     rows = [(s, 0, 10**7, 0.0) for s in (1, 2, 3)]
-    far = replace(STAR, jitter_us=900.0)
-    assert names(simulate(far, rows, 10, ecn=MARK_ALL)) == ("marks",)
-    near = replace(far, jitter_us=400.0)
-    assert names(simulate(near, rows, 10, ecn=MARK_ALL)) == ()
-    coarse = replace(network(star(9), 5.0), jitter_us=900.0)
-    assert names(simulate(coarse, rows, 10, ecn=MARK_ALL)) == ()
+    assert names(simulate(replace(STAR, **FAR), rows, 10, ecn=MARK_ALL)) == ("marks",)
+    assert names(simulate(cure, rows, 10, ecn=MARK_ALL)) == ()
 
 
+@pytest.mark.thorough
 def test_marks_of_senders_that_hear_none():
     """A sender without CNPs has no use for their delay line."""
     sim = replace(STAR, jitter_us=900.0, transport=parse_transport("swift:htsim"), memory_us=2e3)
@@ -165,12 +191,12 @@ def test_ways():
         load_balancing="flowlet",
         flowlet_gap_us=0.5,
     )
-    slow = {"port_rate": 300.0}
-    run = generated(sim, 20, **slow)
+    run = generated(sim, 20, port_rate=300.0)
     kept = int(run.totals.flowlets[1])
     assert kept > 0
     assert "ways" in names(run)
-    calm = generated(replace(sim, flowlet_gap_us=500.0), 20, **slow)
+    calm = generated(sim, 20, port_rate=1e5)
+    assert int(calm.totals.flowlets[0]) > 0
     assert int(calm.totals.flowlets[1]) == 0
     assert "ways" not in names(calm)
 
@@ -191,7 +217,7 @@ def test_buffers():
 
 
 def test_drops_without_pfc_are_no_overflow():
-    run = simulate(replace(STAR, pfc=False), INCAST, 10, buffer=1.5e5)
+    run = simulate(STAR_DROPS, INCAST, 10, buffer=1.5e5)
     assert run.dropped() > 0
     assert names(run) == ()
     assert float(run.totals.spilled) == 0.0
@@ -261,10 +287,11 @@ def test_nan_anywhere_is_found():
 # --- all together ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", RANDOM)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", tiers(RANDOM, "leaf-spine, flowlets, drops"))
 def test_lanes_set_the_same_flags(name):
     """Networks with few slots and small buffers, through XLA and through lanes."""
-    sim = replace(RANDOM[name], slots=16)
+    sim = replace(RANDOM[name], slots=16, counts=(), accrue=False)
     params = with_net(sim.default_params(), buffer=1e5, headroom=0.0, pfc_alpha=1e6)
     ecn = scaled_ecn(params.net, 5.0, 200.0, 0.5)
 
