@@ -12,8 +12,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from netcases import CHUNKS, OFF, ROWS, flow_list, imbalance, program, rounding, with_net
+from netcases import (
+    CHUNKS,
+    OFF,
+    ROWS,
+    flow_list,
+    imbalance,
+    program,
+    rounding,
+    start,
+    with_net,
+)
 from roundoff import U
+from tiers import tiers
 
 from ecn_marl.sim import (
     Dcqcn,
@@ -40,6 +51,8 @@ LINE = 3125.0
 HOSTS = 5
 WINDOWED = "dcqcn:hpcc-paper,windowed=1"
 SENDERS = (*transports(), "dcqcn:hpcc-paper,source=mean_field", WINDOWED)
+USUAL = ("hpcc:hpcc", "timely:patched", WINDOWED)
+"""Those of every run: other senders have tests of their own, on other networks."""
 
 
 @cache
@@ -60,7 +73,7 @@ def prepared(name, rows, ecn=OFF, rate=LINE, seed=0):
     params = sim.default_params(traffic=(schedule(flow_list(rows), 1.0),))
     constants = jax.tree.map(np.float32, parse_transport(name).default_params())
     params = replace(with_net(params, port_rate=rate, nic_rate=rate), transport=constants)
-    state = sim.init(jax.random.key(seed), params)
+    state = start(sim, quick=True)(jax.random.key(seed), params)
     return state, params, scaled_ecn(params.net, *ecn, base_gbps=rate / 125)
 
 
@@ -130,9 +143,9 @@ def check_numbers(state, stats):
         assert (np.asarray(senders.alpha) <= 1 + 4 * U).all()  # a mean of 1 and less
 
 
-@pytest.mark.parametrize("name", SENDERS)
+@pytest.mark.parametrize("name", tiers(SENDERS, *USUAL))
 @given(flows=FLOWS, setting=SETTINGS, buffer=st.sampled_from([3e5, 1e6, 3e7]))
-@settings(max_examples=8)
+@settings(max_examples=6)
 def test_numbers_stay_sane(name, flows, setting, buffer):
     rows = [(src, (src + step) % HOSTS, size, at) for src, step, size, at in flows]
     rows.sort(key=lambda row: row[3])
@@ -147,7 +160,7 @@ def test_numbers_stay_sane(name, flows, setting, buffer):
 # --- no host is special ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SENDERS)
+@pytest.mark.parametrize("name", tiers(SENDERS, *USUAL))
 def test_hosts_of_a_star_are_alike(name):
     """Other names for the hosts give the same bits, other order of simultaneous flows the same."""
     rng = np.random.default_rng(3)
@@ -182,7 +195,7 @@ def alone(name, payload, rate=LINE):
     return (wire(payload, name) + last + 2 * 60) / rate + 4.0
 
 
-@pytest.mark.parametrize("name", SENDERS)
+@pytest.mark.parametrize("name", tiers(SENDERS, *USUAL))
 def test_a_flow_alone_is_not_held_up(name):
     sizes = (1, 3_000, 50_000, 1_000_000)
     rows = [(1, 2, size, 600.0 * i + 0.3 * i) for i, size in enumerate(sizes)]
@@ -215,7 +228,9 @@ def senders_of(state):
 # --- large numbers --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["dctcp:hpcc", "hpcc:hpcc", "reno:rfc5681", WINDOWED])
+@pytest.mark.parametrize(
+    "name", tiers(("dctcp:hpcc", "hpcc:hpcc", "reno:rfc5681", WINDOWED), "hpcc:hpcc", WINDOWED)
+)
 def test_a_gigabyte_under_a_window_is_counted_to_the_byte(name):
     """At 400 Gb/s; a million packets are counted out and in, see test_simulator for paced flows."""
     size, rate = 10**9, 50_000.0
@@ -231,7 +246,9 @@ def test_a_gigabyte_under_a_window_is_counted_to_the_byte(name):
     assert want * (1 - 1e-6) < fct < want * (1.07 if name.startswith("hpcc") else 1.05)
 
 
-@pytest.mark.parametrize("name", ["dcqcn:paper", "timely:hpcc", "hpcc:hpcc", WINDOWED])
+@pytest.mark.parametrize(
+    "name", tiers(("dcqcn:paper", "timely:hpcc", "hpcc:hpcc", WINDOWED), "hpcc:hpcc", WINDOWED)
+)
 def test_a_hundred_seconds_later_nothing_has_changed(name):
     """The same bits with the clock at 10^8 us (a multiple of every ring and tick)."""
     rows = [(1, 0, 200_000, 10.37), (2, 0, 90_000, 30.25), (3, 1, 50_000, 77.5)]
@@ -282,7 +299,7 @@ def random_run(seed, fail):
         )
     kmin = rng.uniform(1e3, 1e5, (RANDOM.topology.n_ports, 2)).astype(np.float32)
     ecn = Ecn(kmin, kmin * 2, np.full_like(kmin, 0.5))
-    state = RANDOM.init(jax.random.key(seed), params)
+    state = start(RANDOM, quick=True)(jax.random.key(seed), params)
     parts = []
     for _ in range(2):
         state, stats = program(RANDOM, quick=True)(state, params, ecn)
@@ -291,7 +308,7 @@ def random_run(seed, fail):
 
 
 @given(seed=st.integers(0, 2**31 - 1), fail=st.booleans())
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_bytes_are_conserved_over_classes_drops_and_failures(seed, fail):
     """Offered = delivered + queued + waiting + dropped, to rounding."""
     state, _, _, stats = random_run(seed, fail)
