@@ -21,6 +21,7 @@ from flax import struct
 from hypothesis import given
 from hypothesis import strategies as st
 from roundoff import U64
+from tiers import tiers
 
 from ecn_marl.sim import Ecn, Schedule, Simulator, schedule, star, theory
 from ecn_marl.sim.queues import mark_probability
@@ -175,7 +176,7 @@ def x64():
 # --- steady state and oscillation -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n", "span"), [(2, 120e3), (10, 80e3)])
+@pytest.mark.parametrize(("n", "span"), tiers(((2, 120e3), (10, 80e3)), (10, 80e3)))
 def test_settles_at_the_fixed_point(n, span):
     """In float32, from line rate; alpha takes tau' / g = 14 ms to follow."""
     sim = simulator(1.0)
@@ -188,6 +189,7 @@ def test_settles_at_the_fixed_point(n, span):
     np.testing.assert_allclose(end.stats.utilisation, 1.0, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_oscillates_as_the_delay_equations_do():
     """10 flows, 85 µs, the second 100 ms: what the solver finds, see `test_theory`."""
     sim = simulator(1.0)
@@ -268,13 +270,13 @@ CASES: dict[str, Any] = {
 SPAN = 4000.0
 
 
-def halvings(case):
-    """`errors` for substeps of 0.5, 0.25 and 0.125 µs, `[3, 3]`."""
+def differences(case, *substeps):
+    """`errors` for some substeps, µs, `[len(substeps), 3]`."""
     ecn, delay, starts, groups = CASES[case]
     solution = solve(ecn, delay, SPAN, **groups)
     rates = np.repeat(groups["rates"], groups["counts"]) if "rates" in groups else None
     rows = []
-    for dt in (0.5, 0.25, 0.125):
+    for dt in substeps:
         sim = simulator(dt)
         params = setting(sim, delay, starts, rates)
         trace = simulate(sim, params, ecn, SPAN + starts[-1]).after(starts[-1])
@@ -282,7 +284,7 @@ def halvings(case):
     return np.array(rows)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_trajectories_converge_to_the_delay_equations(case, x64):
     """Euler's method: a quarter of the substep, a quarter of the error, over 4 ms.
@@ -291,12 +293,18 @@ def test_trajectories_converge_to_the_delay_equations(case, x64):
     rates relative to the line rate, of the alphas. The instants when the curve's jump is crossed
     fall on substeps, so a single halving may gain more or less than 2.
     """
-    differences = halvings(case)
-    assert (differences[-1] < [3e-3, 1e-3, 1e-4]).all()
-    gain = differences[0] / differences[-1]
+    coarse, fine = differences(case, 0.5, 0.125)
+    assert (fine < [3e-3, 1e-3, 1e-4]).all()
+    gain = coarse / fine
     assert (gain > 3.0).all() and (gain < 5.0).all()
-    if case == "3 fast, 2 slow":  # nothing is clipped after the start, nothing jumps
-        np.testing.assert_allclose(differences[:-1] / differences[1:], 2.0, atol=0.1)
+
+
+@pytest.mark.slow
+def test_half_the_substep_is_half_the_difference(x64):
+    """Where nothing is clipped after the start and nothing jumps."""
+    coarse, fine = differences("3 fast, 2 slow", 0.5, 0.25)
+    assert (fine < [6e-3, 2e-3, 2e-4]).all()
+    np.testing.assert_allclose(coarse / fine, 2.0, atol=0.1)
 
 
 # --- the marking curve ----------------------------------------------------------------------------
@@ -434,7 +442,7 @@ def exact_gradient(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", EPISODES)
+@pytest.mark.parametrize("case", tiers(EPISODES, "over the jump"))
 def test_gradients_are_those_of_finite_differences(case, x64):
     value, _, x = episode(case)
     (ecn, _), (_, top) = EPISODES[case], value(x)
@@ -446,7 +454,7 @@ def test_gradients_are_those_of_finite_differences(case, x64):
         assert slope == pytest.approx(float((up - down) / (2 * h)), rel=1e-5), name
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", EPISODES)
 def test_gradients_hold_in_float32(case):
     """To a percent: a queue may run empty a substep earlier than in float64.
