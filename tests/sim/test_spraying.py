@@ -7,6 +7,7 @@ pinned to its path; and packets, one by one, also where paths are unequal.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from netcases import OFF, Run, alone_us, flow_list, imbalance, network, start, wire
 from packet_paths import ACK, PACKET, Message, send
+from tiers import tiers
 
 from ecn_marl.sim import fat_tree, leaf_spine, scaled_ecn, schedule
 from ecn_marl.sim.failures import NEVER
@@ -55,33 +57,43 @@ SIZE = 2_000_000
 
 
 def test_two_flows_that_would_share_an_uplink():
-    """Hashed to one of two uplinks they get half of it each; sprayed, each has its line rate."""
+    """Sprayed, each has its line rate."""
     rows = [(0, 4, SIZE, 0.0), (1, 5, SIZE, 0.0)]
-    shared = simulate(PATHS, rows, [0, 0], 20).fct[:2]
     alone = alone_us(SIZE, [50, 50, 25])
     for sim in (POOLED, SPRAYED):
         sprayed = simulate(sim, rows, [0, 0], 20).fct[:2]
         np.testing.assert_allclose(sprayed, alone, rtol=2e-3)
-    np.testing.assert_allclose(shared, alone + wire(SIZE) / LINE, rtol=5e-3)
 
 
-@pytest.fixture(scope="module")
-def congested():
+@pytest.mark.thorough
+def test_two_flows_that_share_an_uplink():
+    """Hashed to one of two uplinks they get half of it each."""
+    shared = simulate(PATHS, [(0, 4, SIZE, 0.0), (1, 5, SIZE, 0.0)], [0, 0], 20).fct[:2]
+    np.testing.assert_allclose(shared, alone_us(SIZE, [50, 50, 25]) + wire(SIZE) / LINE, rtol=5e-3)
+
+
+@cache
+def congested(how):
     """Four hosts send to four, twice what the uplinks carry: striped over both, pooled, sprayed."""
     ecn = (50.0, 2000.0, 0.5)
     begin = (0.0, 31.0, 75.0, 120.5)
     flows = [(h, h + 4, SIZE, t) for h, t in enumerate(begin)]
-    halves = [(s, d, SIZE // 2, t) for s, d, _, t in flows for _ in range(2)]
-    striped = simulate(PATHS, halves, [0, 1] * 4, 30, ecn)
-    return striped, *(simulate(sim, flows, [0] * 4, 30, ecn) for sim in (POOLED, SPRAYED))
+    if how == "striped":
+        halves = [(s, d, SIZE // 2, t) for s, d, _, t in flows for _ in range(2)]
+        return simulate(PATHS, halves, [0, 1] * 4, 30, ecn)
+    return simulate({"pooled": POOLED, "sprayed": SPRAYED}[how], flows, [0] * 4, 30, ecn)
 
 
+WAYS = tiers(("sprayed", "striped"), "sprayed")
+
+
+@pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("statistic", ["queue_mean", "queue_max", "tx_bytes", "marked_bytes"])
 @pytest.mark.parametrize("switch", ["leaf0", "spine", "leaf1"])
-def test_ports_together_are_the_pooled_port(congested, statistic, switch):
+def test_ports_together_are_the_pooled_port(how, statistic, switch):
     """Thresholds of the pooled port are those of a port times the paths, so the marks agree too."""
     sums = []
-    for run in congested:
+    for run in map(congested, ("pooled", how)):
         kinds = {"leaf0": "leaf-up", "spine": "spine-down", "leaf1": "host"}
         ports = [
             i
@@ -89,25 +101,24 @@ def test_ports_together_are_the_pooled_port(congested, statistic, switch):
             if p.kind == kinds[switch] and (p.switch.startswith(switch) or p.peer == "leaf1")
         ]
         sums.append(np.asarray(getattr(run.stats, statistic), float)[:, ports].sum(1))
-    striped, pooled, sprayed = sums
+    pooled, other = sums
     if switch == "leaf0":  # where the queues are
         assert pooled.max() > 1e5
-    for other in (striped, sprayed):
-        np.testing.assert_allclose(other, pooled, rtol=0.01, atol=0.01 * pooled.max() + 2000)
+    np.testing.assert_allclose(other, pooled, rtol=0.01, atol=0.01 * pooled.max() + 2000)
 
 
-def test_messages_take_as_long(congested):
+@pytest.mark.parametrize("how", WAYS)
+def test_messages_take_as_long(how):
     """A striped message is complete with its last stripe."""
-    striped, pooled, sprayed = congested
-    last = striped.fct[:8].reshape(4, 2).max(1)
-    assert (pooled.fct[:4] > 1.4 * alone_us(SIZE, [50, 50, 25])).all()
-    np.testing.assert_allclose(last, pooled.fct[:4], rtol=0.01)
-    np.testing.assert_allclose(sprayed.fct[:4], pooled.fct[:4], rtol=0.01)
+    pooled, fct = congested("pooled").fct[:4], congested(how).fct
+    took = fct[:8].reshape(4, 2).max(1) if how == "striped" else fct[:4]
+    assert (pooled > 1.4 * alone_us(SIZE, [50, 50, 25])).all()
+    np.testing.assert_allclose(took, pooled, rtol=0.01)
 
 
-def test_ports_side_by_side_are_equal(congested):
+def test_ports_side_by_side_are_equal():
     """Each has half of the bytes, the queue and the marks; a flow counts once at every port."""
-    sprayed = congested[2]
+    sprayed = congested("sprayed")
     ups, downs = (number(SPRAYED, *names) for names in (UPLINKS, DOWNLINKS))
     for name in ("tx_bytes", "queue_mean", "queue_max", "marked_bytes", "n_flows", "n_senders"):
         for a, b in (ups, downs):
