@@ -116,7 +116,9 @@ class Runner:
             **{"dt_us": 1.0, "slots": FLOWS, "scheduled": FLOWS, "bins": 0} | options,
         )
         self.sim = packet_simulator(sim) if packets else sim
-        self.collect = self.sim.collect if packets else jax.jit(self.sim.collect)
+        functions = (self.sim.init, self.sim.collect)
+        self.init, self.collect = functions if packets else map(jax.jit, functions)
+        self._paths = jax.jit(self._find_paths)
 
     def params(self, case):
         """Parameters of a case."""
@@ -133,7 +135,7 @@ class Runner:
     def start(self, case):
         """State, parameters and thresholds at the start."""
         params = self.params(case)
-        state = self.sim.init(jax.random.key(case.seed), params)
+        state = self.init(jax.random.key(case.seed), params)
         return state, params, scaled_ecn(params.net, *case.ecn, 25.0)
 
     def run(self, case, longest_us=LONGEST_US):
@@ -154,12 +156,15 @@ class Runner:
 
     def paths(self, state, params):
         """Paths of the list's flows."""
-        net = jax.tree.map(jnp.asarray, params.net)
-        source, plan, nic = self.sim.traffic[0], params.traffic[0], net.nic_rate
+        return self._paths(params.net, params.traffic[0], state.seed)
+
+    def _find_paths(self, net, plan, seed):
+        net = jax.tree.map(jnp.asarray, net)
+        source, nic = self.sim.traffic[0], net.nic_rate
         whole = replace(source, width=FLOWS)
         offer: Any = whole.offer(source.init(jax.random.key(0), plan, nic), plan, nic)
         numbers = jnp.arange(FLOWS, dtype=jnp.int32)
-        return find_paths(net, offer, hash_bits(jnp.asarray(state.seed), numbers, Stream.PATH))
+        return find_paths(net, offer, hash_bits(jnp.asarray(seed), numbers, Stream.PATH))
 
     def worst(self, case, state, params) -> Overbooking:
         """The set of flows that is furthest ahead of a link."""

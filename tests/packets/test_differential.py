@@ -5,17 +5,22 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packetcases import NETWORKS, balance, cases, runner
+from tiers import tiers
 
 SENDERS = ("dcqcn:hpcc-paper", "dctcp:hpcc")
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("transport", SENDERS)
+@pytest.mark.parametrize(
+    ("network", "transport"),
+    tiers(product(NETWORKS, SENDERS), ("star", SENDERS[1]), ("leaf-spine", SENDERS[0])),
+)
 @settings(max_examples=10)
 @given(data=st.data())
 def test_both_backends_finish_the_same_flows_in_nearly_the_same_time(network, transport, data):

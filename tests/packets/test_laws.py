@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from itertools import product
 
 import jax
 import numpy as np
@@ -19,6 +20,7 @@ from packetcases import (
     runner,
     wire,
 )
+from tiers import tiers
 
 from ecn_marl.sim import flags
 from ecn_marl.sim.transports import parse_transport
@@ -27,8 +29,15 @@ ROUNDING_US = 1e-5
 """Of float64 times in µs, and of rates in float32, over some ms."""
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("transport", SENDERS)
+@pytest.mark.parametrize(
+    ("network", "transport"),
+    tiers(
+        product(NETWORKS, SENDERS),
+        ("star", "dcqcn:hpcc-run"),
+        ("leaf-spine", "dcqcn:hpcc-paper"),
+        ("leaf-spine", "dctcp:sigcomm10"),
+    ),
+)
 @settings(max_examples=12)
 @given(data=st.data())
 def test_every_byte_and_flow_is_accounted_for_and_no_link_is_overbooked(network, transport, data):

@@ -23,7 +23,7 @@ def on_packets(monkeypatch):
     monkeypatch.setenv(PACKETS, str(COINS))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(("profile", "n", "ecn"), [("run", 16, "E3")])
 def test_incasts_settle_where_they_did(profile, n, ecn):
     """Queue mean and std within 3 % or the coins' spread, utilisation within .3 points."""
@@ -56,7 +56,7 @@ def test_a_fabrics_completion_times_are_those_recorded(monkeypatch):
         assert means.mean() == pytest.approx(theirs[members].mean(), abs=allowed)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_closed_loop_has_the_recorded_objective(monkeypatch):
     """`restore-serve-v0` under the oracle's changing thresholds: J within 5 %."""
     monkeypatch.setenv(PACKETS, "2")
