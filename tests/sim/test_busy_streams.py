@@ -61,7 +61,10 @@ def run():
     def go(source: Streams, intervals: int) -> tuple[np.ndarray, np.ndarray, Simulator]:
         sim = replace(simulator(source), interval_steps=50)
         params = sim.default_params()
-        state, ecn = sim.init(jax.random.key(1), params), scaled_ecn(params.net, 100, 400, 0.2)
+        state, ecn = (
+            jax.jit(sim.init)(jax.random.key(1), params),
+            scaled_ecn(params.net, 100, 400, 0.2),
+        )
         busy, delivered = [], []
         for _ in range(intervals):
             state = compiled(sim.program, state, params, ecn)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from netcases import by_packets
 from onepath import NETWORKS, cases, runner
+from tiers import tiers
 
 from ecn_marl.errors import BrokenInvariant
 from ecn_marl.sim import capacity, fat_tree, star
@@ -31,7 +32,8 @@ PACKET_US = 8.0 * (PAYLOAD + HEADER) / 1e3
 """Time of a packet at 1 Gb/s, µs: a fluid may be a packet of its slowest link ahead."""
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", tiers(PROGRAMS, "star, 2 µs", "fat-tree, windows"))
 @given(data=st.data())
 def test_no_set_of_flows_is_ahead_of_a_link_by_a_packet(name, data):
     network, _, dt_us, *_ = program = PROGRAMS[name]
@@ -40,7 +42,7 @@ def test_no_set_of_flows_is_ahead_of_a_link_by_a_packet(name, data):
     assert found.early_us < PACKET_US / min(*case["nic"], *case["port"]), found
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", tiers(NETWORKS, "star"))
 @given(data=st.data())
 def test_a_lone_flow_takes_the_time_of_its_packets(network, data):
     """Of any size, on any path, at any rates; in whatever part of a substep it starts."""

@@ -337,8 +337,8 @@ def lost_by_class(run):
     ("sim", "ecn"),
     [
         (LOSSY, None),
-        (PAIR, None),
-        (PAIR, (20 * KB, 80 * KB, 0.2)),
+        pytest.param(PAIR, None, marks=pytest.mark.thorough),
+        pytest.param(PAIR, (20 * KB, 80 * KB, 0.2), marks=pytest.mark.thorough),
         (LOSSY, (20 * KB, 80 * KB, 0.2)),
     ],
     ids=["reno", "dctcp", "dctcp, marks", "reno, marks"],

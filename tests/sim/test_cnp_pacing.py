@@ -118,7 +118,7 @@ SIM = Simulator(
     slots=4,
     scheduled=ROWS,
 )
-RUN = jax.jit(SIM.interval)
+INIT, RUN = jax.jit(SIM.init), jax.jit(SIM.interval)
 
 
 def counted(interval_us, milliseconds=4):
@@ -128,7 +128,7 @@ def counted(interval_us, milliseconds=4):
     params = sim.default_params(traffic=(schedule(flow_list(rows), 1.0),))
     interval = jnp.asarray(interval_us, params.transport.cnp_interval_us.dtype)
     params = replace(params, transport=replace(params.transport, cnp_interval_us=interval))
-    state = sim.init(jax.random.key(0), params)
+    state = INIT(jax.random.key(0), params)
     ecn = Ecn(jnp.full(3, 1.0), jnp.full(3, 2.0), jnp.ones(3))
     counts = []
     for _ in range(milliseconds):

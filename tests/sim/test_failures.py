@@ -369,7 +369,7 @@ def delays(jitter, seed, ticks=400):
     """Feedback delays of a flow alone, tick after tick, substeps."""
     sim = replace(AGENTS, jitter_us=jitter)
     params = sim.default_params(traffic=(schedule(flow_list([(1, 0, BIG, 0.0)]), 1.0),))
-    state = sim.init(jax.random.key(seed), params)
+    state = jax.jit(sim.init)(jax.random.key(seed), params)
     flows = replace(state.flows, stage=jnp.full(16, life.SENDING), rtt=jnp.full(16, 20.5))
     params, ecn = jax.tree.map(jnp.asarray, params), scaled_ecn(params.net, *OFF)
 

@@ -70,7 +70,7 @@ def test_bytes_are_conserved_and_endless_flows_go_on():
         buffer_mib=0.02,
     )
     params = jax.tree.map(jnp.asarray, sim.default_params())
-    state = sim.init(jax.random.key(0), params)
+    state = jax.jit(sim.init)(jax.random.key(0), params)
     run = jax.jit(lambda s: sim.interval(s, params, scaled_ecn(params.net, 5, 200, 0.01))[0])
     size, short = ENDLESS_CHUNKS // 2 * CHUNK, 50e3 + 50 * 48
     for i in range(4):

@@ -7,11 +7,13 @@ whatever their order and wherever they waited: that takes k times the bytes over
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import tiers
 
 from ecn_marl import lanes
 from ecn_marl.sim import (
@@ -42,71 +44,68 @@ def wire(size: np.ndarray) -> np.ndarray:
     return size + HEADER * np.ceil(size / PAYLOAD)
 
 
-@pytest.fixture(scope="module")
-def ends():
-    """Ends of all flows of bursts, µs after the first start, `[bursts, flows]`, by network."""
+@cache
+def ends(name):
+    """Bytes per flow and jitter of bursts; ends of their flows, µs after the first start."""
     rng = np.random.default_rng(3)
     size = np.exp(rng.uniform(np.log(3e3), np.log(2e5), BURSTS)).astype(int)
     jitter = np.where(np.arange(BURSTS) % 2, 40.0, 0.0)
     start = np.sort(rng.uniform(0.0, 1.0, (BURSTS, SENDERS)) * jitter[:, None], axis=1)
-    by_network = {}
-    for name, net in NETWORKS.items():
-        sim = Simulator(
-            net,
-            (Schedule(DT, SENDERS),),
-            parse_transport("dcqcn:hpcc-paper"),
-            dt_us=DT,
-            tick_steps=5,
-            interval_steps=50,
-            slots=SENDERS,
-            scheduled=SENDERS,
-            bins=0,
+    sim = Simulator(
+        NETWORKS[name],
+        (Schedule(DT, SENDERS),),
+        parse_transport("dcqcn:hpcc-paper"),
+        dt_us=DT,
+        tick_steps=5,
+        interval_steps=50,
+        slots=SENDERS,
+        scheduled=SENDERS,
+        bins=0,
+    )
+    schedules = [
+        schedule(
+            {
+                "src": np.arange(1, SENDERS + 1),
+                "dst": np.zeros(SENDERS, int),
+                "size_B": np.full(SENDERS, size[i]),
+                "start_ns": 1e3 * start[i],
+            },
+            DT,
         )
-        schedules = [
-            schedule(
-                {
-                    "src": np.arange(1, SENDERS + 1),
-                    "dst": np.zeros(SENDERS, int),
-                    "size_B": np.full(SENDERS, size[i]),
-                    "start_ns": 1e3 * start[i],
-                },
-                DT,
-            )
-            for i in range(BURSTS)
-        ]
-        lists = jax.tree.map(lambda *x: np.stack(x), *schedules)
-        common = sim.default_params(traffic=(schedules[0],))
-        common = replace(common, net=replace(common.net, ack_bytes=np.float32(0.0)))
+        for i in range(BURSTS)
+    ]
+    lists = jax.tree.map(lambda *x: np.stack(x), *schedules)
+    common = sim.default_params(traffic=(schedules[0],))
+    common = replace(common, net=replace(common.net, ack_bytes=np.float32(0.0)))
 
-        @lanes.mapped
-        def run(flows, sim=sim, common=common):
-            params = replace(common, traffic=(flows,))
-            ports = jnp.ones((sim.topology.n_ports,))
-            deep = Ecn(1e9 * ports, 2e9 * ports, 0.01 * ports)
+    @lanes.mapped
+    def run(flows):
+        params = replace(common, traffic=(flows,))
+        ports = jnp.ones((sim.topology.n_ports,))
+        deep = Ecn(1e9 * ports, 2e9 * ports, 0.01 * ports)
 
-            def interval(state, _):
-                return sim.interval(state, params, deep)[0], None
+        def interval(state, _):
+            return sim.interval(state, params, deep)[0], None
 
-            state = sim.init(jax.random.key(0), params)
-            return jax.lax.scan(interval, state, None, length=14)[0].fct_log
+        state = sim.init(jax.random.key(0), params)
+        return jax.lax.scan(interval, state, None, length=14)[0].fct_log
 
-        fct = np.asarray(jax.jit(jax.vmap(run))(lists), float)
-        assert np.isfinite(fct).all()
-        by_network[name] = np.sort(fct + start, axis=1) - start[:, :1]
-    return size, jitter, by_network
+    fct = np.asarray(jax.jit(jax.vmap(run))(lists), float)
+    assert np.isfinite(fct).all()
+    return size, jitter, np.sort(fct + start, axis=1) - start[:, :1]
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_no_flow_ends_before_the_link_can_have_carried_it(ends, name):
-    size, _, by_network = ends
+@pytest.mark.parametrize("name", tiers(NETWORKS, "fat tree"))
+def test_no_flow_ends_before_the_link_can_have_carried_it(name):
+    size, _, end = ends(name)
     earliest = np.arange(1, SENDERS + 1) * wire(size)[:, None] / RATE
-    assert (by_network[name] > earliest - 2 * DT).all()
+    assert (end > earliest - 2 * DT).all()
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_the_last_of_a_burst_ends_when_the_link_has_carried_all(ends, name):
+@pytest.mark.parametrize("name", tiers(NETWORKS, "fat tree"))
+def test_the_last_of_a_burst_ends_when_the_link_has_carried_all(name):
     """Where all start at once the receiver's link is never idle: its time, and one round trip."""
-    size, jitter, by_network = ends
+    size, jitter, end = ends(name)
     link = SENDERS * wire(size) / RATE
-    late = by_network[name][:, -1] - link - ROUND_TRIP[name]
+    late = end[:, -1] - link - ROUND_TRIP[name]
     assert (late[jitter == 0.0] < 3 * DT).all()

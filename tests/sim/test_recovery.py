@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from netcases import imbalance
+from tiers import tiers
 
 import ecn_marl
 from ecn_marl.sim import Dcqcn, Poisson, Simulator, scaled_ecn, star
@@ -89,7 +90,7 @@ def endless(n, recovery):
 CASES = ((0.55, 50e3), (0.55, 200e3), (1.0, 50e3))
 
 
-@pytest.mark.parametrize("recovery", ["selective", "go-back-n"])
+@pytest.mark.parametrize("recovery", tiers(("selective", "go-back-n"), "go-back-n"))
 def test_goodput_is_that_of_packets(recovery):
     sim, params = endless(2, recovery)
 

@@ -20,6 +20,7 @@ from netcases import (
     start,
     wire,
 )
+from tiers import tiers
 
 from ecn_marl.sim.config import TrafficClass
 from ecn_marl.sim.metrics import counted, histogram_quantile
@@ -54,7 +55,7 @@ ALONE = {
 }
 
 
-@pytest.mark.parametrize("case", ALONE)
+@pytest.mark.parametrize("case", tiers(ALONE, *set(ALONE) - {"leaf-spine, dt 5"}))
 def test_a_flow_alone_takes_its_ideal_time(case):
     sim, src, dst, hops = ALONE[case]
     rows = one_after_another(src, dst)

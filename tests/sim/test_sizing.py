@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import tiers
 
 import ecn_marl
 from ecn_marl import Scenario
@@ -47,9 +48,10 @@ def test_width_holds_a_tick():
     assert sizing.width_for(demand(Incast(n_max=40), network), TICK) == 40
 
 
-@pytest.mark.parametrize(
-    ("table", "load"), [("GoogleRPC2008", 0.6), ("FbHdp", 0.8), ("WebSearch", 0.6)]
-)
+LOADS = (("GoogleRPC2008", 0.6), ("FbHdp", 0.8), ("WebSearch", 0.6))
+
+
+@pytest.mark.parametrize(("table", "load"), tiers(LOADS, ("WebSearch", 0.6)))
 def test_automatic_slots_hold_every_flow(table, load):
     """Nothing waits for a slot or a place in an offer, under shallow and deep thresholds."""
     scenario = Scenario(star(4), (Poisson(load=load, table=table),), max_steps=100)

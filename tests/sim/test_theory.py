@@ -22,6 +22,7 @@ from delay_equations import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from tiers import tiers
 
 from ecn_marl.sim import theory
 from ecn_marl.sim.transports.dcqcn import PRESETS, preset
@@ -223,7 +224,7 @@ def test_with_a_small_byte_counter_more_senders_can_lower_the_queue():
     assert many.queue < 0.9 * few.queue
 
 
-@pytest.mark.parametrize("n", [2, 10])
+@pytest.mark.parametrize("n", tiers((2, 10), 2))
 def test_dcqcn_settles_at_its_fixed_point(n):
     """From line rate, at 4 µs of feedback delay; alpha takes tau' / g = 14 ms to follow."""
     point = theory.dcqcn_fixed_point(LINE, n, *SECN1, PAPER)
@@ -403,7 +404,11 @@ def timely(
     return solve_timely(k, C10, start, span, step, patched=patched)
 
 
-@pytest.mark.parametrize("start", STARTS, ids=str)
+@pytest.mark.parametrize(
+    "start",
+    [STARTS[1], *(pytest.param(s, marks=pytest.mark.thorough) for s in STARTS if s != STARTS[1])],
+    ids=str,
+)
 def test_patched_timely_reaches_its_fixed_point(start):
     point = theory.timely_patched_fixed_point(C10, 2, delta=1.25, beta=0.008, t_low=50.0)
     assert point == (pytest.approx(62.5e3 * 1.25), 625.0)
@@ -435,6 +440,7 @@ def share(start: tuple[float, float], patched: bool, since: float, until: float)
     return float(first / (first + second))
 
 
+@pytest.mark.thorough
 def test_plain_timely_shares_depend_on_the_start():
     """Even only from an even start; else the flow that began faster keeps four fifths.
 

@@ -186,6 +186,7 @@ def test_every_port_is_on_a_path(t):
     assert t.n_paths.max() == (32 if t.n_levels == 3 else 25)
 
 
+@pytest.mark.thorough
 def test_a_fat_tree_of_1024_hosts_is_built_and_steps():
     """At the cost per route of a small one; flows from end to end take the time of six links."""
 
