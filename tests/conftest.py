@@ -91,13 +91,19 @@ WITH_ALL_PASSES = {"lanes", "validation", "sim/test_conservation.py", "baselines
 
 @pytest.fixture(scope="module", autouse=True)
 def cheap_passes(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Elsewhere nearly all the time goes into compiling, so LLVM's passes are left out."""
+    """Elsewhere nearly all the time goes into compiling, so LLVM's passes are left out.
+
+    Those of XLA's programs, and those of programs for lanes.
+    """
     import jax
 
     path = request.path.relative_to(Path(__file__).parent)
-    full = bool(WITH_ALL_PASSES & {path.parts[0], path.as_posix()})
-    jax.config.update("jax_disable_most_optimizations", QUICKLY and not full)
-    yield
+    cheap = QUICKLY and not WITH_ALL_PASSES & {path.parts[0], path.as_posix()}
+    jax.config.update("jax_disable_most_optimizations", cheap)
+    with pytest.MonkeyPatch.context() as patch:
+        if find_spec("llvmlite") is not None:
+            patch.setattr("ecn_marl.lanes.native.OPTIMISE", not cheap)
+        yield
     jax.config.update("jax_disable_most_optimizations", False)
 
 
