@@ -62,3 +62,13 @@ def test_fresh_examples_are_drawn_once_a_week(jobs):
     assert "schedule" in jobs["fresh"]["if"]
     rule = re.search(r"^fresh:.*\n\t(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
     assert "-m hypothesis" in rule and "--hypothesis-profile fresh" in rule
+
+
+@needs_workflow
+def test_what_make_test_leaves_out_runs_once_a_week(jobs):
+    assert jobs["thorough"]["steps"][-1]["run"] == "make thorough"
+    assert "schedule" in jobs["thorough"]["if"]
+    rule = re.search(r"^thorough:.*\n\t(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+    assert rule.endswith("-m thorough")
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]
+    assert "-m 'not thorough'" in settings["ini_options"]["addopts"]
