@@ -39,7 +39,7 @@ repeat_draws()
 
 # Traced and compiled programs are a million objects that stay: looking through them again and again
 # takes a tenth of the time.
-gc.set_threshold(200_000, 20, 100)
+gc.set_threshold(50_000, 10, 10)
 
 
 def pytest_collection_finish() -> None:
