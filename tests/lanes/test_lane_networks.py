@@ -21,6 +21,9 @@ from ecn_marl.wrappers import AutoReset, Lanes
 BATCH, WARM = 20, 6
 """Environments, and intervals before they are compared."""
 
+CHEAP = {"xla_backend_optimization_level": 0}
+"""For XLA's programs, which run a few times; lanes keep all passes."""
+
 
 def network(transport: Any, topology: Any = None, **options: Any) -> Simulator:
     """A small network with busy hosts; its environments differ in traffic."""
@@ -61,9 +64,18 @@ CASES = {
     ),
 }
 
+QUICK = {"swift, sprayed, failures", "classes, drops"}
+"""Those with the most options, compared in every run of the suite; the others are `thorough`."""
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.thorough)
+        for name in sorted(CASES)
+    ],
+)
 def test_an_interval_is_that_of_xla(name: str) -> None:
     """From the same states: nearly all numbers agree; a coin may fall otherwise by rounding."""
     sim = CASES[name]()
@@ -74,10 +86,9 @@ def test_an_interval_is_that_of_xla(name: str) -> None:
     def advance(state: Any, params: Any) -> Any:
         return sim.interval(state, params, ecn)
 
-    quick = {"xla_backend_optimization_level": 0}
     keys = jax.random.split(jax.random.key(0), BATCH)
-    states = jax.jit(jax.vmap(sim.init, (0, None)))(keys, params)
-    plain = jax.jit(jax.vmap(advance, (0, None))).lower(states, params).compile(quick)
+    states = jax.jit(jax.vmap(sim.init, (0, None)), compiler_options=CHEAP)(keys, params)
+    plain = jax.jit(jax.vmap(advance, (0, None)), compiler_options=CHEAP)
     for _ in range(WARM):
         states, _ = plain(states, params)
     expected = plain(states, params)
@@ -102,7 +113,7 @@ def test_episodes_have_the_same_statistics() -> None:
     env = AutoReset(ecn_marl.make("incast-v0"))
     params = replace(env.default_params, max_steps=jnp.int32(10))
     keys = jax.random.split(jax.random.key(1), 64)
-    _, start = jax.jit(jax.vmap(env.reset, (0, None)))(keys, params)
+    _, start = jax.jit(jax.vmap(env.reset, (0, None)), compiler_options=CHEAP)(keys, params)
 
     def run(step: Any) -> Any:
         def body(state: Any, key: jax.Array) -> Any:
@@ -116,8 +127,8 @@ def test_episodes_have_the_same_statistics() -> None:
 
         return jax.lax.scan(body, start, jax.random.split(jax.random.key(2), 25))[1]
 
-    reward, over = jax.jit(run, static_argnums=0)(env.step)
-    fast, fast_over = jax.jit(run, static_argnums=0)(Lanes(env).step)
+    compiled = jax.jit(run, static_argnums=0, compiler_options=CHEAP)
+    (reward, over), (fast, fast_over) = compiled(env.step), compiled(Lanes(env).step)
     np.testing.assert_array_equal(over, fast_over)
     assert int(over.sum()) == 2
     np.testing.assert_allclose(fast, reward, rtol=2e-3)
