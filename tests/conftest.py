@@ -85,8 +85,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(text)
 
 
-WITH_ALL_PASSES = {"lanes", "validation", "sim/test_conservation.py", "baselines/test_adpg.py"}
-"""Folders and files whose tests run long, or compare the bits of batches and single runs."""
+WITH_ALL_PASSES = {
+    "lanes",
+    "validation",
+    "sim/test_conservation.py",
+    "baselines/test_adpg.py",
+    "baselines/exporting/test_rate_export.py",
+}
+"""Folders and files whose tests run long or train long, or compare the bits of batches and runs."""
 
 
 @pytest.fixture(scope="module", autouse=True)
