@@ -105,8 +105,8 @@ _loaded: dict[str, tuple[llvm.ExecutionEngine, Handler]] = {}
 
 
 OPTIMISE = True
-"""Whether LLVM optimises. Without, code is made in a quarter of the time and runs 1.5 times as long:
-better only for programs that run a few steps, as in tests."""
+"""Whether LLVM optimises. Without, code is made in a quarter of the time and runs 1.5 times as
+long: better only for programs that run a few steps, as in tests."""
 
 
 def _machine() -> llvm.TargetMachine:
