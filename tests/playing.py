@@ -12,7 +12,15 @@ from ecn_marl.envs.parallel import EcnParallelEnv
 Options = dict[str, Any]
 KINDS = ("multidiscrete", "discrete", "box")
 CASES = [
-    *(pytest.param({"scenario": "websearch-v0", "actions": kind}, id=kind) for kind in KINDS),
+    *(
+        pytest.param(
+            {"scenario": "websearch-v0", "actions": kind},
+            id=kind,
+            marks=() if kind == "discrete" else pytest.mark.thorough,
+        )
+        for kind in KINDS
+    ),
+    # With the actions of "multidiscrete"; those of "box" are wrappers/bridges/test_network.py's.
     pytest.param({"scenario": "incast-v0", "features": "pet", "reward": "pet"}, id="incast"),
 ]
 

@@ -108,8 +108,8 @@ def test_the_same_phase_over_and_over_is_no_phase_but_for_restarts():
     single_phase = replace(SCENARIO, phases=(Phase("same"),), phase_steps=100)
     plain, phased = make(replace(SCENARIO, phases=())), make(single_phase)
     key = jax.random.key(5)
-    _, a = plain.reset(key, plain.default_params)
-    _, b = phased.reset(key, phased.default_params)
+    _, a = jax.jit(plain.reset)(key, plain.default_params)
+    _, b = jax.jit(phased.reset)(key, phased.default_params)
     b = replace(b, steps=b.steps + 1)  # past the start, where sources start anew
     a = replace(a, steps=a.steps + 1)
     ecn = plain.static_ecn("secn2", plain.default_params)
@@ -133,13 +133,13 @@ def test_a_switch_loses_no_flow():
     for slots in (8, 512):
         env = make(replace(crowded, slots=512))
         env = replace(env, sim=replace(env.sim, slots=slots))
-        params, step = env.default_params, jax.jit(env.step_ecn)
+        params, reset, step = env.default_params, jax.jit(env.reset), jax.jit(env.step_ecn)
         ecn, metrics = env.static_ecn("secn1", params), jax.jit(env.episode_metrics)
         of_light = replace(
             params, sim=env.at(params, jnp.int32(1)).sim
         )  # what is varied is in `vary`
         for seed in range(9):  # an episode that begins with the heavy phase
-            _, state = env.reset(jax.random.key(seed), params)
+            _, state = reset(jax.random.key(seed), params)
             if int(env.phase(state, params)[0]) == 0:
                 break
         history = []
@@ -170,7 +170,7 @@ def test_thresholds_by_phase_are_those_of_the_phase_that_is_on(env):
     params, key = env.default_params, jax.random.key(1)
     by_phase = [env.static_ecn(s, params) for s in ("secn1", "secn2", "dctcp")]
     table = jax.tree.map(lambda *x: jnp.stack(x), *by_phase)
-    _, state = env.reset(key, params)
+    _, state = jax.jit(env.reset)(key, params)
     step = jax.jit(env.step_ecn)
     visited = set()
     for _ in range(6):

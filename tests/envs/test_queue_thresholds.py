@@ -43,7 +43,7 @@ def make(**options: Any) -> Any:
 
 def played(env: Any, actions: list[Any]) -> tuple[list[Any], Any]:
     params = env.default_params
-    obs, state = env.reset(jax.random.key(5), params)
+    obs, state = jax.jit(env.reset)(jax.random.key(5), params)
 
     @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
     def step(state, action):
@@ -160,7 +160,7 @@ class Echo:
 def test_policies_with_a_memory_see_the_rows():
     env = make(per_queue=True, agents="switch")
     params, policy = env.default_params, StatefulPolicy(Echo(), (), env)
-    obs, state = env.reset(jax.random.key(5), params)
+    obs, state = jax.jit(env.reset)(jax.random.key(5), params)
     memory = policy.init()
     step = jax.jit(env.step_ecn, compiler_options={"xla_backend_optimization_level": 0})
     for _ in range(2):
@@ -174,7 +174,7 @@ def test_policies_with_a_memory_see_the_rows():
 def test_rules_set_all_queues_of_a_port():
     env = make(per_queue=True)
     params = env.default_params
-    _, state = env.reset(jax.random.key(5), params)
+    _, state = jax.jit(env.reset)(jax.random.key(5), params)
     ecn, _ = env.in_force(state, env.static_ecn("secn2", params), params)
     np.testing.assert_array_equal(ecn.kmin, np.full((PORTS, QUEUES), 100e3, np.float32))
 

@@ -129,7 +129,9 @@ def steady(gain: float = 0.02, slope: float = 4.0):
 ACT = steady()
 
 
-@pytest.mark.parametrize("flows", [2, 8, 32])
+@pytest.mark.parametrize(
+    "flows", [8, *(pytest.param(n, marks=pytest.mark.thorough) for n in (2, 32))]
+)
 def test_the_fixed_point_is_fair_and_grows_with_the_root_of_n(flows):
     """Proposition 1: rates of 1/N, inflation of offset + target sqrt(N)."""
     spec = with_options(f"many-to-one-{flows}-v0", {"buffer_mib": 1.0, "duration_us": 6e4,

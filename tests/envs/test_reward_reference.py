@@ -60,7 +60,10 @@ def episode(**options):
     return np.asarray(play(params), np.float64)
 
 
-@pytest.mark.parametrize(("reward", "credit"), [("acc", None), ("slowdown", "team")])
+@pytest.mark.parametrize(
+    ("reward", "credit"),
+    [pytest.param("acc", None, marks=pytest.mark.thorough), ("slowdown", "team")],
+)
 def test_rewards_are_centred_port_by_port_and_scaled(file, reward, credit):
     plain = episode(reward=reward, credit=credit)
     relative = episode(reward=reward, credit=credit, reward_reference=f"static:secn1@{file}")

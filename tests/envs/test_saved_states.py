@@ -42,7 +42,18 @@ def empty_leaves(tree) -> list[str]:
     return [jax.tree_util.keystr(path) for path, leaf in leaves if leaf.size == 0]
 
 
-@pytest.mark.parametrize("name", ecn_marl.scenarios())
+def twin(name: str) -> str:
+    """The small scenario that a large one only differs from in size."""
+    return name.replace("-64-", "-16-").replace("-v0", "-small-v0")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.thorough if twin(name) in ecn_marl.scenarios() else ())
+        for name in ecn_marl.scenarios()
+    ],
+)
 def test_no_leaf_of_a_scenarios_state_is_empty(name):
     """Orbax, safetensors and others refuse to save such."""
     env = EpisodeStatistics(AutoReset(ecn_marl.make(name)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -38,11 +39,18 @@ def settings(env: Any, params: Any) -> list[Ecn]:
     return [env.static_ecn(f"{5 + 7 * t},{100 + 13 * t},0.{t + 1}", params) for t in range(STEPS)]
 
 
+@functools.cache
+def programs(env: Any) -> tuple[Any, Any]:
+    """`reset` and `step_ecn`, compiled once for equal environments."""
+    cheap = {"xla_backend_optimization_level": 0}
+    return jax.jit(env.reset), jax.jit(env.step_ecn, compiler_options=cheap)
+
+
 def play(env: Any, thresholds: list[Ecn] | None = None) -> list[dict[str, Any]]:
     """Results of every step of an episode; the first entry is that of the reset."""
     params = env.default_params
-    obs, state = jax.jit(env.reset)(jax.random.key(3), params)
-    step = jax.jit(env.step_ecn, compiler_options={"xla_backend_optimization_level": 0})
+    reset, step = programs(env)
+    obs, state = reset(jax.random.key(3), params)
     rows = [{"obs": np.asarray(obs)}]
     for ecn in thresholds or settings(env, params):
         obs, state, reward, _, _, info = step(jax.random.key(0), state, ecn, params)
@@ -90,7 +98,7 @@ def test_the_default_costs_nothing_and_changes_no_bit() -> None:
     env = make()
     assert env.telemetry == Telemetry()
     params = env.default_params
-    _, state = jax.jit(env.reset)(jax.random.key(3), params)
+    _, state = programs(env)[0](jax.random.key(3), params)
     assert state.telemetry is None
 
     def bare(key: Any, state: Any, ecn: Ecn, params: Any) -> Any:
@@ -145,7 +153,10 @@ def recount(ideal: list[dict[str, Any]], env: Any, every: int, delay: int) -> li
     return observations
 
 
-@pytest.mark.parametrize(("every", "delay"), [(1, 2), (3, 0), (3, 2), (2, 3)])
+@pytest.mark.parametrize(
+    ("every", "delay"),
+    [(3, 2), *(pytest.param(*x, marks=pytest.mark.thorough) for x in ((1, 2), (3, 0), (2, 3)))],
+)
 def test_observations_come_seldom_and_late(every: int, delay: int) -> None:
     """Counters of the whole period, seen when the delay is over; the network is the same."""
     options = {"observation_delay": delay}
@@ -239,7 +250,7 @@ def test_whole_percents_and_steps_of_thresholds() -> None:
         np.testing.assert_allclose(row["kmin"], kmin * 1e3)
         np.testing.assert_allclose(row["kmax"], kmax * 1e3)
         np.testing.assert_allclose(row["pmax"], pmax, rtol=1e-6)
-    state = jax.jit(env.reset)(jax.random.key(0), params)[1]
+    state = programs(env)[0](jax.random.key(0), params)[1]
     np.testing.assert_allclose(state.ecn.kmin, 0)  # SECN1's 5 KB
 
 
@@ -286,11 +297,11 @@ def test_phases_keep_working() -> None:
     options = {"phases": phases, "phase_steps": 2}
     env = ecn_marl.make(SCENARIO, telemetry={"action_delay": 1, "period_us": 200.0}, **options)
     params = env.default_params
-    _, state = jax.jit(env.reset)(jax.random.key(3), params)
+    reset, step = programs(env)
+    _, state = reset(jax.random.key(3), params)
     one, two = env.static_ecn("10,40,0.1", params), env.static_ecn("160,640,0.5", params)
     names = ("kmin", "kmax", "pmax")
     by_phase = PhaseEcn(*(jnp.stack([getattr(e, f) for e in (one, two)]) for f in names))
-    step = jax.jit(env.step_ecn)
     phase, kmin = [], []
     for _ in range(6):
         phase.append(int(np.ravel(env.phase(state, params))[0]))

@@ -67,7 +67,14 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        # Whole steps draw random numbers, too.
+        pytest.param(name, marks=pytest.mark.thorough if name == "random" else ())
+        for name in PROGRAMS
+    ],
+)
 def test_programs_give_the_results_of_xla(own_votes: list[str], name: str) -> None:
     """The tests of vector code, through emulated threads."""
     PROGRAMS[name]()
@@ -170,6 +177,8 @@ def test_a_whole_step_is_one_kernel_without_generic_pointers(episodes: dict[str,
     assert "vote.sync.any" in text
 
 
+@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_whole_step_assembles(episodes: dict[str, Any], tmp_path: Path) -> None:
     """For an H100; registers that let 16 warps share a processor."""
     said = assembled(cuda.ptx(episodes["text"]), tmp_path)

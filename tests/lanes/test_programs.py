@@ -187,7 +187,7 @@ STEPS = {
 }
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.lists(st.sampled_from(sorted(STEPS)), min_size=2, max_size=7), st.booleans())
 def test_any_loop_keeps_its_values_apart(names: list[str], nested: bool) -> None:
     """Random bodies of loops: no value may be overwritten before its last use."""

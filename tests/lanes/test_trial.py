@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -130,10 +131,23 @@ def small_program() -> trial.TrialProgram:
     return environments("websearch-star-v0", envs=20)
 
 
-def test_what_is_measured() -> None:
-    """Both ways of the same steps; here, the processor's vectors take the kernel's part."""
+def test_the_program_is_a_step_of_environments() -> None:
+    """The name is that of the function, and a turn leaves the state's form as it was."""
     module, _, function = settings.trial_program().partition(":")
     assert getattr(import_module(module), function) is environments
+    program = environments("websearch-star-v0", envs=2)
+    extra = [values for values, _ in program.extra]
+    axes = (None, 0, *(0 if own else None for _, own in program.extra))
+    step = jax.vmap(program.step, axes)
+    state, _, ends = jax.eval_shape(step, jnp.int32(0), program.state, *extra)
+    assert state == jax.eval_shape(lambda: program.state)
+    assert [x.shape for x in ends] == [(2, 8), (2, 8)]
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_what_is_measured() -> None:
+    """Both ways of the same steps; here, the processor's vectors take the kernel's part."""
     found = trial.measure(trial.load_program(f"{__name__}:small_program"))
     assert found["agree"] >= trial.SHARE
     assert 0.0 < found["kernel_s"] < found["xla_s"]

@@ -16,17 +16,26 @@ from ecn_marl.lanes import native
 CHECKED = (
     "test_types.py::test_another_type_is_refused",
     "test_operations.py",
+    "test_programs.py::test_loops",
+    "test_programs.py::test_data_dependent_positions",
+    "test_loop_skipping.py::test_idle_elements_are_passed_over",
+    "test_gpu_form.py::test_warps_go_through_large_batches",
+)
+"""What is run with checks: every operation, loops, positions, idle elements, a kernel."""
+
+THOROUGH = (
     "test_products.py",
     "test_gpu_form.py::test_a_whole_step_is_one_kernel_without_generic_pointers",
 )
-"""What is run with checks: every operation, products, a whole environment."""
+"""And: products, a whole environment."""
 
 
-def test_calls_have_the_types_of_signatures():
+@pytest.mark.parametrize("tests", [CHECKED, pytest.param(THOROUGH, marks=pytest.mark.thorough)])
+def test_calls_have_the_types_of_signatures(tests):
     """In a process of its own, as modules are checked from their import on."""
     here = Path(__file__).parent
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir"]
-    command += [str(here.parent), *(str(here / test) for test in CHECKED)]
+    command += [str(here.parent), *(str(here / test) for test in tests)]
     environment = os.environ | {CHECK_LANES: "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:]

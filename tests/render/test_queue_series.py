@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
+import pytest
 
 from ecn_marl.baselines.static import Static
 from ecn_marl.envs.ecn import PhaseEcn
@@ -10,46 +13,23 @@ from ecn_marl.envs.registry import make
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.render import queues
 from ecn_marl.render.episode import record
-from ecn_marl.sim import Incast, star
+from ecn_marl.sim import star
 from ecn_marl.sim.jobs import FlowSets, Timeline
 
 
-def test_series_is_the_episode_sampled_every_tick(monkeypatch):
-    env = make(
-        Scenario(
-            topology=star(3),
-            traffic=(Incast(n_min=2, n_max=2, flow_kb=200.0, width=2),),
-            dt_us=5.0,
-            slots=4,
-            max_steps=6,
-            tick_steps=4,
-            pfc=False,
-            bins=0,
-        )
-    )
-    params, recorded = env.default_params, {}
-    record_ticks = queues._record
-    monkeypatch.setattr(
-        queues, "_record", lambda *args: recorded.update(record_ticks(*args)) or recorded
-    )
-    controls = {"tight": Static(env, params, "5,20,1"), "loose": Static(env, params, "secn2")}
-    port, (tight, loose) = queues.queue_series(env, params, controls, seed=7)
+class Watched(NamedTuple):
+    """Series of an episode; what the environment told meanwhile, and what it was played with."""
 
-    assert port == "switch0->host0"
-    assert (tight.label, loose.label) == ("tight", "loose")
-    assert tight.queue.shape == tight.time_ms.shape == (30,)
-    assert (tight.time_ms[0], tight.time_ms[-1]) == (0.02, 0.6)
-    assert (tight.kmin == 5e3).all() and (tight.kmax == 20e3).all()
-    assert (loose.kmin == 100e3).all() and (loose.kmax == 400e3).all()
-    assert 0 < tight.queue.mean() < loose.queue.mean()
-    for i, series in enumerate((tight, loose)):
-        # The last of the five ticks is the end of the interval, as the environment tells it.
-        np.testing.assert_allclose(series.queue[4::5], recorded["queue"][i, :, 0], rtol=1e-5)
-        assert np.isclose(series.utilisation, recorded["utilisation"][i, :, 0].mean())
+    env: Any
+    oracle: Any
+    port: str
+    series: dict[str, Any]
+    recorded: dict[str, np.ndarray]
 
 
-def test_an_oracle_is_recorded_with_the_thresholds_of_the_current_phase():
-    """Thresholds by phase, beside a fixed setting; phases of three intervals alternate."""
+@pytest.fixture(scope="module")
+def watched() -> Watched:
+    """Thresholds by phase, and two fixed settings; phases of three intervals alternate."""
     turns = Timeline((300.0, 300.0))
     pairs = ((1, 0), (2, 0))
     sets = tuple(
@@ -61,13 +41,44 @@ def test_an_oracle_is_recorded_with_the_thresholds_of_the_current_phase():
     params = env.default_params
     kmin = np.float32([[5e3], [1e5]]) * np.ones(env.num_agents, np.float32)
     oracle = PhaseEcn(kmin=kmin, kmax=4 * kmin, pmax=np.ones_like(kmin))
-    controls = {"oracle": lambda key, obs: oracle, "static": Static(env, params, "secn2")}
-    watched, (phased, static) = queues.queue_series(env, params, controls, seed=3)
-    lowest = phased.kmin.reshape(6, -1)
+    controls = {
+        "oracle": lambda key, obs: oracle,
+        "tight": Static(env, params, "5,20,1"),
+        "loose": Static(env, params, "secn2"),
+    }
+    recorded, record_ticks = {}, queues._record
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            queues, "_record", lambda *args: recorded.update(record_ticks(*args)) or recorded
+        )
+        port, series = queues.queue_series(env, params, controls, seed=3)
+    assert [one.label for one in series] == list(controls)
+    return Watched(env, controls["oracle"], port, {one.label: one for one in series}, recorded)
+
+
+def test_series_is_the_episode_sampled_every_tick(watched):
+    tight, loose = watched.series["tight"], watched.series["loose"]
+    assert watched.port == "switch0->host0"
+    assert tight.queue.shape == tight.time_ms.shape == (30,)
+    assert (tight.time_ms[0], tight.time_ms[-1]) == (0.02, 0.6)
+    assert (tight.kmin == 5e3).all() and (tight.kmax == 20e3).all()
+    assert (loose.kmin == 100e3).all() and (loose.kmax == 400e3).all()
+    assert 0 < tight.queue.mean() < loose.queue.mean()
+    recorded = watched.recorded
+    for i, series in enumerate(watched.series.values()):
+        # The last of the five ticks is the end of the interval, as the environment tells it.
+        np.testing.assert_allclose(
+            series.queue[4::5], recorded["queue"][i, :, 0], rtol=1e-5
+        )
+        assert np.isclose(series.utilisation, recorded["utilisation"][i, :, 0].mean())
+
+
+def test_an_oracle_is_recorded_with_the_thresholds_of_the_current_phase(watched):
+    env = watched.env
+    lowest = watched.series["oracle"].kmin.reshape(6, -1)
     assert (lowest == lowest[:, :1]).all()
     assert sorted(lowest[:, 0]) == [5e3] * 3 + [1e5] * 3
     assert (np.diff(lowest[:, 0]) != 0).sum() == 1, "one phase after the other"
-    assert (static.kmin == 1e5).all()
-    played = record(env, params, controls["oracle"], seed=3)
-    port = list(env.sim.topology.port_names).index(watched)
+    played = record(env, env.default_params, watched.oracle, seed=3)
+    port = list(env.sim.topology.port_names).index(watched.port)
     np.testing.assert_array_equal(played.info["kmin"][:, port], lowest[:, 0])

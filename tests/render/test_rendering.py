@@ -205,7 +205,7 @@ def test_the_page_is_drawn_once_and_a_frame_costs_the_same_with_432_ports(scenar
             "tx_bytes": np.full(n, 1e5),
             "marked_bytes": rng.uniform(0, 1e5, n),
         }
-        for _ in range(100)
+        for _ in range(25)
     ]
     ecn = Ecn(np.full(n, 5e3), np.full(n, 2e5), np.full(n, 0.5))
     painter = Painter(core)

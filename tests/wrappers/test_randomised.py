@@ -67,14 +67,15 @@ def test_an_episode_is_that_of_the_scenario_with_these_parameters():
     plain = make(TINY)
     env, key = Randomised(plain, RANGES), jax.random.key(5)
     params = plain.default_params
-    obs, state = env.reset(key, params)
+    obs, state = jax.jit(env.reset)(key, params)
+    step, plain_step = jax.jit(env.step), jax.jit(plain.step)
     episode_params = scaled(params, state.factors, RANGES)
-    expected_obs, plain_state = plain.reset(jax.random.split(key)[1], episode_params)
+    expected_obs, plain_state = jax.jit(plain.reset)(jax.random.split(key)[1], episode_params)
     np.testing.assert_array_equal(obs, expected_obs)
     action = jnp.zeros((plain.num_agents, 3), jnp.int32)
     for _ in range(plain.horizon):
-        obs, state, reward, _, truncated, _ = env.step(key, state, action, params)
-        expected_obs, plain_state, expected_reward, *_ = plain.step(
+        obs, state, reward, _, truncated, _ = step(key, state, action, params)
+        expected_obs, plain_state, expected_reward, *_ = plain_step(
             key, plain_state, action, episode_params
         )
         np.testing.assert_allclose(obs, expected_obs, rtol=1e-5, atol=1e-6)
@@ -88,7 +89,8 @@ def test_an_episode_is_that_of_the_scenario_with_these_parameters():
 def test_every_episode_draws_anew():
     env = AutoReset(Randomised(make(TINY), RANGES))
     params = env.default_params
-    _, state = jax.vmap(env.reset, (0, None))(jax.random.split(jax.random.key(0), 3), params)
+    keys = jax.random.split(jax.random.key(0), 3)
+    _, state = jax.jit(jax.vmap(env.reset, (0, None)))(keys, params)
     first_factors = np.asarray(state.env.factors)
     assert len({tuple(row) for row in first_factors.tolist()}) == 3
     action = jnp.zeros((3, env.num_agents, 3), jnp.int32)

@@ -49,9 +49,9 @@ def test_episodes_are_those_of_the_compiled_evaluation():
 
 @pytest.mark.slow
 def test_the_table_has_the_policy_beside_static_and_random_settings(capsys):
-    result = compare(CORE, lambda obs: by_hand(np, obs), name="mine", episodes=2)
+    result = compare(CORE, lambda obs: by_hand(np, obs), name="mine", episodes=3)
     assert [row["name"] for row in result["policies"]] == ["mine", "random", "SECN1", "SECN2"]
-    assert all(row["episodes"] == 2 for row in result["policies"])
+    assert all(row["episodes"] == 3 for row in result["policies"])
     show(result)
     out = capsys.readouterr().out
     assert all(row["name"] in out for row in result["policies"])
