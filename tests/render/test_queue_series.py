@@ -67,9 +67,7 @@ def test_series_is_the_episode_sampled_every_tick(watched):
     recorded = watched.recorded
     for i, series in enumerate(watched.series.values()):
         # The last of the five ticks is the end of the interval, as the environment tells it.
-        np.testing.assert_allclose(
-            series.queue[4::5], recorded["queue"][i, :, 0], rtol=1e-5
-        )
+        np.testing.assert_allclose(series.queue[4::5], recorded["queue"][i, :, 0], rtol=1e-5)
         assert np.isclose(series.utilisation, recorded["utilisation"][i, :, 0].mean())
 
 
