@@ -5,8 +5,8 @@ A trainer adds a critic to `PPOTrainer`, and nothing else. An update is
     roll out `rollout` intervals in `envs` environments  ->  values, GAE
     ->  `epochs` passes of clipped policy loss and value loss
 
-and is one compiled function. Three options are neither PPO's nor the papers'. They are candidates for
-rewards in completion times, off by default; `docs/benchmark.md` says what they did:
+and is one compiled function. Three options are neither PPO's nor the papers'. They are candidates
+for rewards in completion times, off by default; `docs/benchmark.md` says what two of them did:
 
 * `persistence`: thresholds act on completion times over many intervals. While data are collected,
   a port keeps its last action with a probability that falls to 0 over the run, so that exploration
