@@ -7,7 +7,7 @@ WORKERS ?= 2
 STAMP := $(VENV)/.installed
 
 VERSIONS ?= lowest
-EXTRAS ?= supersuit sb3 torchrl benchmarl jaxmarl rllib wandb
+EXTRAS ?= supersuit sb3 torchrl benchmarl jaxmarl rllib wandb datasets
 
 .PHONY: run about-run test validate differential fresh robustness coverage mutation lint format wheel-test sbom docs first-hour notebooks bridges versions thorough clean
 

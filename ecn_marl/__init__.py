@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ecn_marl.envs.registry import make, register, scenarios
     from ecn_marl.envs.rewards import register_reward
     from ecn_marl.envs.scenario import Scenario
+    from ecn_marl.experiments.datasets import read_dataset, record
     from ecn_marl.experiments.evaluation import evaluate
     from ecn_marl.experiments.front import bench, train
     from ecn_marl.experiments.loading import load_policy
@@ -69,7 +70,9 @@ _HOME = {
     "pretrained_policies": "ecn_marl.baselines.exporting.policy",
     "rate_parallel_env": "ecn_marl.envs.rate.parallel",
     "rate_scenarios": "ecn_marl.envs.rate.scenarios",
+    "read_dataset": "ecn_marl.experiments.datasets",
     "read_records": "ecn_marl.experiments.results",
+    "record": "ecn_marl.experiments.datasets",
     "register": "ecn_marl.envs.registry",
     "register_algorithm": "ecn_marl.baselines.algorithms",
     "register_features": "ecn_marl.envs.features",
@@ -102,7 +105,9 @@ __all__ = [
     "pretrained_policies",
     "rate_parallel_env",
     "rate_scenarios",
+    "read_dataset",
     "read_records",
+    "record",
     "register",
     "register_algorithm",
     "register_envs",

@@ -216,6 +216,8 @@ class Tables:
     Attributes:
         folder: the folder.
         facts: what they are of.
+        columns: unit of every column by table, in their order; those of the whole chunks.
+        suffix: what the files of the chunks end in, `parquet` or `csv`.
         missing: names of the chunks that are not there, by table; empty if all are.
     """
 
@@ -231,7 +233,8 @@ class Tables:
             raise bad_value("records", str(folder), f"a folder with {INDEX}, as --records writes")
         try:
             index = json.loads(file.read_text(encoding="utf-8"))
-            version, self._suffix = index["version"], str(index["files"])
+            version, self.suffix = index["version"], str(index["files"])
+            self.columns: dict[str, dict[str, str | None]] = index["columns"]
             self.facts: dict[str, Any] = index["facts"]
             self._parts: dict[str, list[str]] = index["parts"]
             is_ours = index["format"] == FORMAT
@@ -251,7 +254,7 @@ class Tables:
         return tuple(self._parts)
 
     def _path(self, table: str, part: str) -> Path:
-        return self.folder / table / f"{part}.{self._suffix}"
+        return self.folder / table / f"{part}.{self.suffix}"
 
     def _files(self, table: str) -> list[Path]:
         if table not in self._parts:

@@ -1,4 +1,4 @@
-"""Commands that use a policy: export, eval, play."""
+"""Commands that use a policy: export, eval, record, play."""
 
 from __future__ import annotations
 
@@ -187,6 +187,85 @@ def evaluate(
     show_results({"evaluation": result.summary}, as_json)
     if result.tables is not None:
         draw_slowdown(result, as_json)
+
+
+@app.command(
+    name="record",
+    epilog=examples_text(
+        "ecn-marl record random runs/ippo --episodes 64 --out data/mixed",
+        "ecn-marl record rule --scenario mixed-rtt-v0 --epsilon 0.1 --out data/rule",
+    ),
+)
+def record_dataset(
+    policies: Annotated[
+        list[str],
+        typer.Argument(metavar="POLICY...", help="Policies of ports, as eval takes them."),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR", help="A new folder. Parquet with pyarrow (extra `records`), else CSV."
+        ),
+    ],
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of a scenario.", show_default="the first run's, else restore-serve-v0"
+        ),
+    ] = None,
+    episodes: Annotated[int, typer.Option(help="Number of episodes per policy.", min=1)] = 64,
+    epsilon: Annotated[
+        float,
+        typer.Option(
+            help="How likely an agent acts at random in an interval, not by its policy.",
+            min=0.0,
+            max=1.0,
+        ),
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(help="Which training episodes.", min=0)] = 0,
+    load: RunLoad = None,
+    max_steps: RunMaxSteps = None,
+    env: Env = None,
+    checkpoint: Annotated[
+        str,
+        typer.Option(
+            help="Which policy of a run: best (the latest if none was evaluated) or latest."
+        ),
+    ] = "best",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a dataset that is in the folder.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Write an offline dataset: observations, actions and rewards of training episodes.
+
+    They are no episodes that eval and bench score policies on. `ecn_marl.read_dataset(DIR)` reads
+    the dataset as arrays, for a flashbax vault (OG-MARL) or for Minari.
+    """
+    from ecn_marl._files import json_text
+    from ecn_marl.experiments import datasets
+    from ecn_marl.experiments import jobs as jb
+    from ecn_marl.experiments.policies import resolve
+
+    options = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
+    total = episodes * sum(len(resolve(name).members) for name in policies)
+    with progress("record", "episodes", total) as show:
+        dataset = datasets.record(
+            policies,
+            scenario,
+            out=out,
+            episodes=episodes,
+            seed=seed,
+            epsilon=epsilon,
+            checkpoint=checkpoint,
+            overwrite=overwrite,
+            show=show,
+            **options,
+        )
+    if as_json:
+        typer.echo(json_text(dataset.facts))
+        return
+    typer.echo(dataset.summary())
 
 
 @app.command(

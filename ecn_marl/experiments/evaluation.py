@@ -99,20 +99,20 @@ def evaluate(
             does not fit the scenario, or a folder that holds something else.
         BrokenInvariant: with `check`, flows are through a link before it can have carried them.
     """
-    listed = _listed(policies)
+    given_policies = listed(policies)
     folder = None if isinstance(records, bool) else Path(fspath(records))
     if folder is not None:
         check_folder(folder, overwrite)
     temporary = tempfile.TemporaryDirectory(prefix="ecn-marl-") if records is True else None
     if temporary is not None:
         folder = Path(temporary.name) / "records"
-    if rate.is_rate_evaluation([_name(x) for x in listed], scenario):
+    if rate.is_rate_evaluation([_name(x) for x in given_policies], scenario):
         given = {"backend": backend, "workers": workers, "check": check}
         _refuse_of_ports(given | {"allow_flagged": allow_flagged})
         count = RATE_EPISODES if episodes is None else episodes
-        with notebook_progress("evaluate", count * len(listed), show) as move:
+        with notebook_progress("evaluate", count * len(given_policies), show) as move:
             rates = evaluate_rates(
-                listed,
+                given_policies,
                 scenario,
                 options=options,
                 episodes=count,
@@ -131,9 +131,9 @@ def evaluate(
     if not is_packets(backend) and workers > 1:
         allowed = "1 without packets: the fluid runs episodes in batches"
         raise bad_value("workers", workers, allowed)
-    named = [_of_ports(policy) for policy in listed]
+    named = [_of_ports(policy) for policy in given_policies]
     place = replace(arena(named, scenario, **options), checkpoint=checkpoint, backend=backend)
-    members = [resolve(x) for policy in named for x in _members(policy)]
+    members = [resolve(x) for policy in named for x in members_of(policy)]
     names = [member.name for member in members]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -147,13 +147,13 @@ def evaluate(
     return result
 
 
-def _listed(policies: Any) -> list[Any]:
+def listed(policies: Any) -> list[Any]:
     """The policies, one or several."""
     several = isinstance(policies, Iterable) and not isinstance(policies, str | PathLike)
-    listed = list(policies) if several and not callable(policies) else [policies]
-    if not listed:
-        raise bad_value("policies", listed, "at least one")
-    return listed
+    found = list(policies) if several and not callable(policies) else [policies]
+    if not found:
+        raise bad_value("policies", found, "at least one")
+    return found
 
 
 def _name(policy: Any) -> str:
@@ -178,7 +178,8 @@ def _refuse_of_ports(given: Mapping[str, Any]) -> None:
             raise bad_value(name, value, allowed)
 
 
-def _members(policy: Named) -> list[Any]:
+def members_of(policy: Named) -> list[Any]:
+    """The single policies that one stands for, see `Named.members`."""
     return [policy] if isinstance(policy, OwnPolicy) else list(policy.members)
 
 
@@ -188,7 +189,7 @@ def seed_of(name: str) -> tuple[str, int]:
     return (folder, int(number)) if number.isdecimal() else (name, 0)
 
 
-def _shown(policy: Named) -> str:
+def shown(policy: Named) -> str:
     """How a policy is shown among its records: all seeds of a run together."""
     if isinstance(policy, RunOf):
         return resolve(policy.folder).label
@@ -218,9 +219,9 @@ def _evaluate(
     ready = [(policy, place.env(policy), place.controller(policy)) for policy in members]
     recording = None
     if folder is not None:
-        about = facts(scenario=place.scenario, options=_texts(place.options), seed=seed)
-        shown = {seed_of(x.name): _shown(x) for x in members}
-        recording = Recording(folder, shown, episodes, about, overwrite)
+        about = facts(scenario=place.scenario, options=texts(place.options), seed=seed)
+        seeds = {seed_of(x.name): shown(x) for x in members}
+        recording = Recording(folder, seeds, episodes, about, overwrite)
     evaluations: dict[str, Evaluation] = {}
     more: dict[str, dict[str, Any]] = {}
     for policy, env, controller in ready:
@@ -294,7 +295,7 @@ def _progress(show: Show, before: int, note: str, done: int) -> None:
     show(before + done, note)
 
 
-def _texts(options: Mapping[str, Any]) -> dict[str, Any]:
+def texts(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as JSON has them; others as text."""
     plain = (bool, int, float, str, type(None))
     return {name: x if isinstance(x, plain) else str(x) for name, x in options.items()}

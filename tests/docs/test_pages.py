@@ -86,6 +86,7 @@ def whole(page: str):
 @pytest.mark.parametrize(
     ("page", "smaller"),
     [
+        pytest.param("datasets", None, id="datasets"),
         pytest.param("ns3", None, id="ns3"),
         pytest.param("scenarios", None, id="scenarios"),
         pytest.param("train", {'"restore-serve-v0"': '"websearch-star-v0"'}, id="train, small"),
