@@ -202,6 +202,8 @@ def bench(
         check_output_folder("--out", out)
     if records is not None:
         check_output_folder("--records", records)
+    if overwrite and records is None:
+        raise bad_value("--overwrite", overwrite, "used with --records: it replaces these")
     kept: dict[str, Any] = {"records": records, "overwrite": overwrite}
     changed = not_none(
         steps=steps,
@@ -222,12 +224,12 @@ def bench(
         allow_flagged=allow_flagged or None,
     )
     if scenarios == [RATES]:
-        others = [name for name in changed if name not in ("small", "largest")]
+        known = ("small", "largest", "records", "overwrite")
+        others = [name for name in changed if name not in known]
         _refuse(changed, others, f"no such option with {RATES}")
-        _bench_rates(algorithms, seeds, (small, largest), out, results, as_json)
+        kept_rates = (records, overwrite)
+        _bench_rates(algorithms, seeds, (small, largest), out, results, as_json, kept_rates)
         return
-    if overwrite and records is None:
-        raise bad_value("--overwrite", overwrite, "used with --records: it replaces these")
     if papers.are_papers(scenarios):
         _refuse(
             changed, ("sealed", "split", "largest", "allow_flagged"), "no such option with papers"
@@ -296,13 +298,14 @@ def _bench_rates(
     out: Path | None,
     results: Path | None,
     as_json: bool,
+    records: tuple[Path | None, bool],
 ) -> None:
     """`bench adpg`, where flows are the agents."""
     from ecn_marl.cli import rate
 
     folder = out or Path("runs/bench-adpg")
     with _bars() as show, stops_in_one_line(AGAIN):
-        rate.bench(folder, results, algorithms, seeds, scenarios, as_json, show)
+        rate.bench(folder, results, algorithms, seeds, scenarios, as_json, show, records)
 
 
 @app.command(

@@ -193,6 +193,7 @@ def bench(
     scenarios: tuple[bool, int | None],
     as_json: bool,
     show: Callable[[str], Move],
+    records: tuple[Path | None, bool],
 ) -> None:
     """Make the paper's tables anew: `results.json`, `table.md` and `many_to_one.png` in `out`.
 
@@ -204,6 +205,7 @@ def bench(
         scenarios: whether to use the small scenarios, and the largest number of flows or None.
         as_json: whether to print JSON instead of the table.
         show: opens a progress bar for a task.
+        records: folder for records or None, and whether to replace those that are there.
 
     Raises:
         ValueError: see `experiments.rate_bench`.
@@ -218,7 +220,7 @@ def bench(
     small, largest = scenarios
     all_scenarios, updates = (rb.SMALL, rb.SMALL_UPDATES) if small else (rb.FULL, rb.UPDATES)
     selected = all_scenarios if largest is None else rb.up_to(all_scenarios, largest)
-    result = rb.rate_bench(rb.RatePlan(out, policies, seeds, selected, updates), show)
+    result = rb.rate_bench(rb.RatePlan(out, policies, seeds, selected, updates, *records), show)
     result["machine"] = describe()
     table, text = rate_bench_tables(result), json_text(result) + "\n"
     figure = rate_bench_figure(result)

@@ -6,7 +6,8 @@
     OUT/cells/SCENARIO/POLICY-seedK.json     metrics of a policy in a scenario, one episode
 
 Learners are trained on many-to-one alone, as their settings say, with as many seeds as episodes.
-Seed K of a learner is measured in the episode of seed K, like all other policies. `LEARNER:int8` is
+Seed K of a learner is measured in the episode of seed K, like all other policies; so in records,
+which are kept in a folder for each scenario, senders have that seed, too. `LEARNER:int8` is
 the same run, quantised after training. Results for the same code, scenario and training are not
 made again.
 """
@@ -24,7 +25,6 @@ from ecn_marl._files import without_nan
 from ecn_marl._lock import locked
 from ecn_marl.baselines.exporting.policy import save_policy
 from ecn_marl.baselines.training.checkpoint import write_json
-from ecn_marl.envs.rate.measure import measure
 from ecn_marl.envs.rate.scenarios import RateScenario, with_options
 from ecn_marl.experiments.json_files import json_types
 from ecn_marl.experiments.rate import (
@@ -34,7 +34,9 @@ from ecn_marl.experiments.rate import (
     subject_of,
     train_rate,
 )
+from ecn_marl.experiments.rate_evaluation import RATE_TABLES, Episodes, run_episodes
 from ecn_marl.experiments.rate_paper import printed
+from ecn_marl.experiments.recording import Recording, close, facts
 from ecn_marl.experiments.sources import code
 from ecn_marl.experiments.workflow import Show
 from ecn_marl.sim.transports import TRANSPORTS, parse_transport
@@ -94,6 +96,8 @@ class RatePlan:
         seeds: seeds of every learner, and episodes of every policy.
         scenarios: scenarios by name, with fields of `RateScenario`.
         updates: updates of every learner.
+        records: folder for records of all flows and episodes; None for none.
+        overwrite: whether to replace records that are there.
     """
 
     out: Path
@@ -101,6 +105,8 @@ class RatePlan:
     seeds: int = 5
     scenarios: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: FULL)
     updates: int = UPDATES
+    records: Path | None = None
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         """Check numbers and names before work begins.
@@ -159,13 +165,16 @@ def _bench(plan: RatePlan, show: Callable[[str], Show]) -> dict[str, Any]:
     scenarios: dict[str, Any] = {}
     for scenario in plan.scenarios:
         spec, rows = plan.spec(scenario), {}
+        recording = _recording(plan, scenario, trained)
         for policy in plan.policies:
             move = show(f"{scenario}: {policy}")
             cells = [
-                _cell(plan, scenario, policy, seed, trained, move) for seed in range(plan.seeds)
+                _cell(plan, scenario, policy, seed, trained, move, recording)
+                for seed in range(plan.seeds)
             ]
             metrics = {name: [cell[name] for cell in cells] for name in cells[0]}
             rows[policy] = {"metrics": metrics, "paper": printed(spec.kind, spec.size, policy)}
+        close(recording)
         scenarios[scenario] = {
             "kind": spec.kind,
             "size": spec.size,
@@ -174,6 +183,20 @@ def _bench(plan: RatePlan, show: Callable[[str], Show]) -> dict[str, Any]:
         }
     protocol = {"seeds": plan.seeds, "updates": plan.updates, "training": trained, "code": code()}
     return {"protocol": protocol, "scenarios": scenarios}
+
+
+def _recording(plan: RatePlan, scenario: str, trained: Mapping[str, object]) -> Recording | None:
+    """Records of a scenario; those that are there are kept if they are of the same plan."""
+    if plan.records is None:
+        return None
+    shown = {(policy, seed): policy for policy in plan.policies for seed in range(plan.seeds)}
+    about = facts(
+        scenario=scenario,
+        options=json_types(asdict(plan.spec(scenario))),
+        training=json_types(dict(trained)),
+    )
+    folder = plan.records / scenario
+    return Recording(folder, shown, 1, about, plan.overwrite, resume=True, tables=RATE_TABLES)
 
 
 def _is_learner(policy: str) -> bool:
@@ -214,12 +237,18 @@ def _train(plan: RatePlan, name: str, show: Callable[[str], Show]) -> dict[str, 
 
 
 def _cell(
-    plan: RatePlan, scenario: str, policy: str, seed: int, trained: Mapping[str, object], move: Show
+    plan: RatePlan,
+    scenario: str,
+    policy: str,
+    seed: int,
+    trained: Mapping[str, object],
+    move: Show,
+    recording: Recording | None,
 ) -> dict[str, float]:
     """Metrics of one policy and seed in a scenario."""
     spec = plan.spec(scenario)
     name, _, form = policy.partition(":")
-    facts = {
+    asked = {
         "scenario": scenario,
         "fields": asdict(spec),
         "policy": policy,
@@ -227,10 +256,11 @@ def _cell(
         "training": trained.get(name) if _is_learner(policy) else None,
         "code": code(),
     }
-    request = json_types(facts)
+    request = json_types(asked)
     file = plan.out / "cells" / scenario / f"{policy.replace(':', '-')}-seed{seed}.json"
     stored = _read(file)
-    if stored is not None and stored["asked"] == request:
+    recorded = recording is None or recording.has(policy, seed)
+    if recorded and stored is not None and stored["asked"] == request:
         metrics: dict[str, float] = stored["metrics"]
         # NaN, e.g. a recovery that never came, is null in the file.
         return {key: float("nan") if x is None else x for key, x in metrics.items()}
@@ -245,7 +275,8 @@ def _cell(
     def report(share: float) -> None:
         move((seed + share) / plan.seeds, f"seed {seed}")
 
-    measured = measure(subject, spec, actor=actor, seed=seed, progress=report)
+    episode = Episodes((policy, seed), 0, seed, 1)
+    measured = run_episodes(subject, spec, actor, episode, report, recording)
     metrics = {key: float(values[0]) for key, values in measured.items()}
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, without_nan({"asked": request, "metrics": metrics}))

@@ -8,8 +8,8 @@ there is no table of ports.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
@@ -18,12 +18,14 @@ from typing import Any, NoReturn
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from ecn_marl._checks import Whole, check_seed, check_value
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.evaluation import traces
 from ecn_marl.baselines.evaluation.episodes import BATCH
 from ecn_marl.envs.rate.measure import Ended, OwnRates, Steered, Subject, measure
+from ecn_marl.envs.rate.scenarios import RateScenario
 from ecn_marl.experiments.policies import Arena
 from ecn_marl.experiments.rate import is_rate_file, is_rate_run, is_senders, subject_of
 from ecn_marl.experiments.recording import Recording, facts
@@ -141,27 +143,14 @@ def evaluate_rates(
         shown = {(name, 0): name for name in names}
         about = facts(scenario=scenario, options=texts, seed=seed)
         recording = Recording(folder, shown, episodes, about, overwrite, tables=RATE_TABLES)
-        subjects = [(logged(subject), *rest) for subject, *rest in subjects]
     columns: dict[str, dict[str, np.ndarray]] = {}
     for name, (subject, spec, actor) in zip(names, subjects, strict=True):
         parts = []
         for first in range(0, episodes, BATCH):
             count, done = min(BATCH, episodes - first), len(columns) * episodes + first
-            rows: list[dict[str, Any]] = []
-            metrics = measure(
-                subject,
-                spec,
-                actor=actor,
-                seed=seed + first,
-                seeds=count,
-                progress=partial(_share, show, done, count, name),
-                keep=None if recording is None else partial(_keep, rows, subject),
-            )
-            parts.append(metrics)
-            if recording is not None:
-                recording.put_flows((name, 0), first, rows)
-                numbers = np.arange(first, first + count)
-                recording.put("episodes", (name, 0), first, numbers, metrics)
+            episode = Episodes((name, 0), first, seed + first, count)
+            move = partial(_share, show, done, count, name)
+            parts.append(run_episodes(subject, spec, actor, episode, move, recording))
         columns[name] = {metric: np.concatenate([x[metric] for x in parts]) for metric in parts[0]}
     summary = {
         "scenario": scenario,
@@ -177,6 +166,59 @@ def evaluate_rates(
     keys = np.asarray([jax.random.key_data(jax.random.key(seed + i)) for i in range(episodes)])
     tables = None if recording is None else recording.close()
     return RateResult(summary, records, {n: n for n in names}, keys, Arena(scenario), tables)
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Episodes that are run at once.
+
+    Attributes:
+        policy: name of the policy, and the number of its seed, as records have them.
+        first: number of the first one.
+        seed: seed of the first one; the others follow.
+        count: how many.
+    """
+
+    policy: tuple[str, int]
+    first: int
+    seed: int
+    count: int
+
+
+def run_episodes(
+    subject: Subject,
+    spec: RateScenario,
+    actor: PyTree,
+    episodes: Episodes,
+    progress: Callable[[float], None],
+    recording: Recording | None,
+) -> dict[str, np.ndarray]:
+    """Metrics of episodes, `[count]` each, see `envs.rate.measure`; their records, if any are kept.
+
+    Args:
+        subject: what controls the rates.
+        spec: the scenario.
+        actor: parameters of a policy; None for senders.
+        episodes: which.
+        progress: called with the share that is done.
+        recording: where flows and metrics are written; None for nowhere.
+    """
+    rows: list[dict[str, Any]] = []
+    subject = subject if recording is None else logged(subject)
+    metrics = measure(
+        subject,
+        spec,
+        actor=actor,
+        seed=episodes.seed,
+        seeds=episodes.count,
+        progress=progress,
+        keep=None if recording is None else partial(_keep, rows, subject),
+    )
+    if recording is not None:
+        numbers = np.arange(episodes.first, episodes.first + episodes.count)
+        recording.put_flows(episodes.policy, episodes.first, rows)
+        recording.put("episodes", episodes.policy, episodes.first, numbers, metrics)
+    return metrics
 
 
 def logged(subject: Subject) -> Subject:

@@ -82,9 +82,9 @@ class Recording:
             resume,
         )
 
-    def has(self, name: str) -> bool:
-        """Whether all records of a policy, of all its seeds, are there."""
-        own = [i for (policy, _), i in self.numbers.items() if policy == name]
+    def has(self, name: str, seed: int | None = None) -> bool:
+        """Whether all records of a policy, of one or all of its seeds, are there."""
+        own = [i for (policy, k), i in self.numbers.items() if policy == name and seed in (None, k)]
         return all(self.writer.has(_part(i, first)) for i in own for first in self.firsts)
 
     def keep(self, name: str, seed: int = 0) -> Keep:

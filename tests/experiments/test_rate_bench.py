@@ -51,7 +51,7 @@ def benched(out):
             return lambda share, note="": None
 
         first = rb.rate_bench(plan, show)
-        patch.setattr(rb, "measure", None)  # nothing is done again
+        patch.setattr(rb, "run_episodes", None)  # nothing is done again
         patch.setattr(rb, "train_rate", None)
         again = rb.rate_bench(plan, show)
         with pytest.raises(TypeError, match="NoneType"):
@@ -112,6 +112,31 @@ def test_flows_of_an_evaluation(evaluated):
         ecn_marl.evaluate("swift:htsim", backend="packets")
     with pytest.raises(ValueError, match="evaluate them by this name"):
         ecn_marl.load_policy("swift:htsim")
+
+
+def test_records_of_the_bench_are_those_of_an_evaluation(out, evaluated, tmp_path):
+    """The same flows; a chunk that is lost is made again, and whole records are left alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(rb.ALGORITHMS, "adpg", (rb.ALGORITHMS["adpg"][0], Tiny))
+        plan = rb.RatePlan(out, POLICIES, 2, PLACES, 20, tmp_path / "records")
+        first = rb.rate_bench(plan, lambda task: lambda share, note="": None)
+        folder = tmp_path / "records" / "many-to-one-4-v0"
+        tables = ecn_marl.read_records(folder)
+        assert not tables.missing and tables.names == ("flows", "episodes")
+        (folder / "flows" / "005-00000.parquet").unlink()
+        assert rb.rate_bench(plan, lambda task: lambda share, note="": None) == first
+        patch.setattr(rb, "run_episodes", None)
+        assert rb.rate_bench(plan, lambda task: lambda share, note="": None) == first
+    flows = ecn_marl.read_records(folder).frame("flows")
+    assert flows.groupby(["policy", "seed"]).size().eq(4).all() and len(flows) == 3 * 2 * 4
+    for seed in (0, 1):
+        own = flows[(flows["policy"] == "swift:htsim") & (flows["seed"] == seed)]
+        other = evaluated.flows.query("policy == 'swift:htsim' and episode == @seed")
+        np.testing.assert_allclose(own["rate_gbps"], other["rate_gbps"], rtol=1e-5)
+        np.testing.assert_array_equal(own["source"], other["source"])
+        metrics = first["scenarios"]["many-to-one-4-v0"]["policies"]["swift:htsim"]["metrics"]
+        rates = own["rate_gbps"]
+        assert rates.min() / rates.max() == pytest.approx(metrics["fairness"][seed], rel=1e-5)
 
 
 def test_flows_that_finish_have_their_own_rate(tmp_path):
