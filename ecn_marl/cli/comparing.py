@@ -176,6 +176,14 @@ def bench(
             show_default="no limit",
         ),
     ] = None,
+    backend: Annotated[
+        str,
+        typer.Option(
+            metavar="fluid|packets",
+            help="packets: score all policies in the same episodes packet by packet, too, and show "
+            "both beside each other (an extra: pip install 'ecn-marl[packets]').",
+        ),
+    ] = "fluid",
     records: Records = None,
     overwrite: Overwrite = False,
     allow_flagged: AllowFlagged = False,
@@ -222,6 +230,7 @@ def bench(
         records=records,
         overwrite=overwrite or None,
         allow_flagged=allow_flagged or None,
+        backend=None if backend == "fluid" else backend,
     )
     if scenarios == [RATES]:
         known = ("small", "largest", "records", "overwrite")
@@ -232,7 +241,9 @@ def bench(
         return
     if papers.are_papers(scenarios):
         _refuse(
-            changed, ("sealed", "split", "largest", "allow_flagged"), "no such option with papers"
+            changed,
+            ("sealed", "split", "largest", "allow_flagged", "backend"),
+            "no such option with papers",
         )
         numbers = ("steps", "search_episodes", "eval_episodes", "eval_seed")
         paper_options = papers.Options(
@@ -272,6 +283,7 @@ def bench(
             settings=not_none(envs=envs),
             out=out or Path("runs/bench"),
             allow_flagged=allow_flagged,
+            backend=backend,
             about={"machine": describe()},
             show=show,
             **kept,

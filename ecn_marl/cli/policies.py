@@ -139,6 +139,14 @@ def evaluate(
             min=1,
         ),
     ] = 1,
+    beside: Annotated[
+        bool,
+        typer.Option(
+            "--beside/--alone",
+            help="With --backend packets: run the same episodes in the fluid, too, and compare.",
+            show_default="beside",
+        ),
+    ] = True,
     records: Records = None,
     overwrite: Overwrite = False,
     check: Annotated[
@@ -152,6 +160,7 @@ def evaluate(
     """Compare policies on the same tuning episodes, which no policy was trained on."""
     from ecn_marl.cli import rate
     from ecn_marl.envs.rate.scenarios import RateScenario
+    from ecn_marl.envs.registry import is_packets
     from ecn_marl.experiments import evaluation as ev
     from ecn_marl.experiments import jobs as jb
     from ecn_marl.experiments.evaluation import EPISODES, RATE_EPISODES
@@ -165,6 +174,8 @@ def evaluate(
         options = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
         count = episodes or EPISODES
         total = count * sum(len(resolve(name).members) for name in policies)
+    beside = beside and not of_flows and is_packets(backend)
+    total *= 2 if beside else 1
     with progress("evaluate", "episodes", total) as show:
         result = ev.evaluate(
             policies,
@@ -177,6 +188,7 @@ def evaluate(
             allow_flagged=allow_flagged,
             backend=backend,
             workers=workers,
+            beside=beside,
             check=check,
             show=show,
             **options,
@@ -305,6 +317,7 @@ def play(
             help="Speed of a film: tuning intervals per second (gif, mp4).", min=1, max=50
         ),
     ] = 10,
+    backend: Backend = "fluid",
     records: Records = None,
     overwrite: Overwrite = False,
 ) -> None:
@@ -312,6 +325,8 @@ def play(
 
     With --records, its tables are those of `ecn-marl eval --episodes 1`, which runs it once more.
     """
+    from dataclasses import replace
+
     from ecn_marl._files import Output, check_output, write_all
     from ecn_marl.experiments import evaluation as ev
     from ecn_marl.experiments import jobs as jb
@@ -324,7 +339,7 @@ def play(
     check_records(records, overwrite)
     options = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
     names = [policy] if beside is None else [policy, beside]
-    arena = po.arena(names, scenario, **options)
+    arena = replace(po.arena(names, scenario, **options), backend=backend)
     sides: list[Side] = []
     with progress("play", "episodes", len(names)) as show:
         for name in names:
@@ -339,6 +354,7 @@ def play(
                 "records": records,
                 "overwrite": overwrite,
                 "allow_flagged": True,
+                "backend": backend,
             }
             ev.evaluate(names, scenario, episodes=1, seed=seed, show=_silent, **kept, **options)
     data = player.content(sides, seed, suffix, fps)

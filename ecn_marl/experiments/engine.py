@@ -40,7 +40,7 @@ from ecn_marl.baselines.static import PREFIX
 from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.baselines.training.logs import evaluated_rows, read_rows
 from ecn_marl.envs.interface import PortEnvironment
-from ecn_marl.envs.registry import in_view, lookup, make
+from ecn_marl.envs.registry import FLUID, in_view, lookup, make
 from ecn_marl.experiments import searches
 from ecn_marl.experiments.best_static import best_static, with_own_reward
 from ecn_marl.experiments.compare import BASELINE, ORACLES
@@ -115,7 +115,7 @@ def scored(
         evaluations, meta, curves = score(Scoring(plan, place, name, episode_keys, show, kept))
         meta = {**meta, **_facts(plan, place, name), **facts, "asked": requests[name]}
         record = Record.of(name, evaluations, json_types(without_nan(meta), str), curves)
-        if recipe is not None:
+        if recipe is not None and place.backend == FLUID:
             best = best_static(place.scenario, place.options, recipe, episode_keys)
             record = with_own_reward(record, best, recipe)
         record.save(files[name])
@@ -179,6 +179,7 @@ def _request(plan: Comparison, place: Place, name: str) -> dict[str, Any]:
         "options": place.options,
         "windows": place.windows,
         "measured_delay": place.measured_delay,
+        "backend": place.backend,
         "code": code(),
     }
     if plan.recipe(place.site.scenario, name) is not None:
@@ -225,6 +226,7 @@ def _facts(plan: Comparison, place: Place, name: str) -> dict[str, Any]:
         "scenario": place.name,
         "stream": plan.stream,
         "eval_seed": None if plan.stream == SEALED else plan.eval_seed,
+        "backend": place.backend,
         "versions": code(),
     }
     recipe = plan.recipe(place.site.scenario, name)
@@ -243,7 +245,7 @@ def _search(plan: Comparison, place: Place, name: str, show: Callable[[str], Sho
         place.scenario,
         place.options,
         plan.effort,
-        place.folder / "searches",
+        place.searches,
         lambda done, note: move(done / expected, note),
     )
 
@@ -287,7 +289,11 @@ def _score_rule(scoring: Scoring) -> Scored:
     plan, place, name, keys, show, kept = scoring
     move = show(f"{place.name}: {name}")
     arena = Arena(
-        place.scenario, place.options, effort=plan.effort, searches=place.folder / "searches"
+        place.scenario,
+        place.options,
+        effort=plan.effort,
+        searches=place.searches,
+        backend=place.backend,
     )
     env, controller = arena.env(name), arena.controller(name)
     fixed = getattr(controller, "ecn", None)
@@ -353,7 +359,7 @@ def _score_learner(scoring: Scoring) -> Scored:
     if place.measured_delay:
         delay_us = measured_delay_us(place.scenario, options, algorithm, actors[0], keys)
         delay_option = {"decision_delay_us": delay_us}
-    env = make(place.scenario, **options, **delay_option)
+    env = make(place.scenario, backend=place.backend, **options, **delay_option)
     params = env.default_params
 
     # The policy's parameters are an argument of the program, which is compiled once for all seeds.

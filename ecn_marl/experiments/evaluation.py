@@ -26,6 +26,7 @@ from ecn_marl.baselines.evaluation.statistics import over_seeds
 from ecn_marl.baselines.oracle import BEST
 from ecn_marl.envs.registry import FLUID, is_packets
 from ecn_marl.experiments import rate
+from ecn_marl.experiments.backends import agreement
 from ecn_marl.experiments.compare import compare
 from ecn_marl.experiments.policies import (
     Arena,
@@ -61,6 +62,7 @@ def evaluate(
     show: Show | None = None,
     backend: str = FLUID,
     workers: int = 1,
+    beside: bool = False,
     check: bool = False,
     **options: Any,
 ) -> Result:
@@ -88,6 +90,8 @@ def evaluate(
         show: moves a progress bar, `show(episodes done, note)`; None for one in notebooks.
         backend: what simulates the network: `fluid` or `packets`, see `registry.make`.
         workers: processes, each of which runs one episode at a time; for packets.
+        beside: with packets, whether to run the same episodes in the fluid, too: the result has
+            that evaluation as `fluid`, and a table of the differences.
         check: whether to hold the completion times of all flows against what every link can have
             carried, see `sim.capacity`; takes time in proportion to the square of a link's flows.
         **options: options of `ecn_marl.make`, e.g. `load=0.5`; `max_steps` counts the intervals of
@@ -107,7 +111,7 @@ def evaluate(
     if temporary is not None:
         folder = Path(temporary.name) / "records"
     if rate.is_rate_evaluation([_name(x) for x in given_policies], scenario):
-        given = {"backend": backend, "workers": workers, "check": check}
+        given = {"backend": backend, "workers": workers, "beside": beside, "check": check}
         _refuse_of_ports(given | {"allow_flagged": allow_flagged})
         count = RATE_EPISODES if episodes is None else episodes
         with notebook_progress("evaluate", count * len(given_policies), show) as move:
@@ -131,6 +135,8 @@ def evaluate(
     if not is_packets(backend) and workers > 1:
         allowed = "1 without packets: the fluid runs episodes in batches"
         raise bad_value("workers", workers, allowed)
+    if not is_packets(backend) and beside:
+        raise bad_value("beside", beside, "False without packets: it compares packets to the fluid")
     named = [_of_ports(policy) for policy in given_policies]
     place = replace(arena(named, scenario, **options), checkpoint=checkpoint, backend=backend)
     members = [resolve(x) for policy in named for x in members_of(policy)]
@@ -138,11 +144,14 @@ def evaluate(
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise bad_value("policies", twice, "each of them once, under names of their own")
-    bar = notebook_progress("evaluate", episodes * len(members), show)
+    total = episodes * len(members) * (2 if beside else 1)
+    bar = notebook_progress("evaluate", total, show)
     with bar as move, processes(workers) as pool:
         result = _evaluate(
             place, members, episodes, seed, folder, overwrite, allow_flagged, move, pool, check
         )
+        if beside:
+            _put_beside(result, members, allow_flagged, partial(_later, move, total // 2))
     result.temporary = temporary
     return result
 
@@ -171,7 +180,8 @@ def _of_ports(policy: Any) -> Named:
 
 def _refuse_of_ports(given: Mapping[str, Any]) -> None:
     """Refuse settings that evaluations of rates do not have."""
-    usual = {"backend": FLUID, "workers": 1, "check": False, "allow_flagged": False}
+    usual = {"backend": FLUID, "workers": 1, "beside": False}
+    usual |= {"check": False, "allow_flagged": False}
     for name, value in given.items():
         if value != usual[name]:
             allowed = f"{usual[name]!r} where flows are the agents"
@@ -268,6 +278,19 @@ def _evaluate(
     reset_keys = jax.vmap(lambda key: jax.random.split(key)[0])(evaluation_keys(seed, episodes))
     words = np.asarray(jax.random.key_data(reset_keys))
     return Result(summary, records, labels, words, place, tables)
+
+
+def _put_beside(result: Result, members: list[Named], allow_flagged: bool, show: Show) -> None:
+    """Run the same episodes in the fluid, and put both beside each other."""
+    place, summary = replace(result.arena, backend=FLUID), result.summary
+    count, seed = summary["episodes"], summary["seed"]
+    fluid = _evaluate(place, members, count, seed, None, False, allow_flagged, show, None, False)
+    result.fluid = fluid
+    summary["beside"] = agreement(fluid.records, result.records)
+
+
+def _later(show: Show, before: int, done: float, note: str = "") -> None:
+    show(before + done, note)
 
 
 def _keep(recording: Recording | None, name: str, check: bool) -> Keep | None:

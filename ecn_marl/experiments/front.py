@@ -14,6 +14,7 @@ from ecn_marl.baselines.runs import Session
 from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.training.checkpoint import RUN, read_config
 from ecn_marl.baselines.training.logs import read_rows
+from ecn_marl.envs.registry import FLUID
 from ecn_marl.experiments import bench as bn
 from ecn_marl.experiments import plan as pl
 from ecn_marl.experiments import rate
@@ -229,6 +230,7 @@ def bench(
     records: str | PathLike[str] | None = None,
     overwrite: bool = False,
     allow_flagged: bool = False,
+    backend: str = FLUID,
     about: Mapping[str, object] | None = None,
     show: Callable[[str], wf.Show] | None = None,
 ) -> BenchResult:
@@ -253,6 +255,8 @@ def bench(
             None for none.
         overwrite: whether to replace records of another plan there.
         allow_flagged: whether results that do not count are scored all the same.
+        backend: `packets` to score all policies in the same episodes on packets, too, and to show
+            both beside each other; see `registry.make`.
         about: further facts for `results.json`, such as the machine.
         show: `show(task)(share done, note)` moves a bar; None for one in notebooks.
 
@@ -278,6 +282,7 @@ def bench(
         eval_episodes=eval_episodes,
         records=None if records is None else Path(records),
         overwrite=overwrite,
+        backend=backend,
     )
     with ExitStack() as stack:
 

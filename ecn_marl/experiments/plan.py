@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -15,8 +15,9 @@ from ecn_marl.baselines.oracle import RULES
 from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX
 from ecn_marl.envs.actions import STATIC_ECN
-from ecn_marl.envs.registry import benchmark, lookup, make
+from ecn_marl.envs.registry import FLUID, PACKETS, benchmark, is_packets, lookup, make
 from ecn_marl.experiments import recipes as rc
+from ecn_marl.experiments.backends import ON_PACKETS
 from ecn_marl.experiments.policies import Arena, ExportedFile, RunOf, resolve
 from ecn_marl.experiments.splits import SPLITS
 
@@ -58,6 +59,7 @@ class Plan:
         eval_episodes: episodes that a checkpoint is evaluated on while training.
         records: folder for tables of all scored episodes, a folder for each place; None for none.
         overwrite: whether to replace records of another plan there.
+        backend: `packets` to score the same episodes on packets, too, see `registry.make`.
     """
 
     scenarios: tuple[str, ...]
@@ -75,6 +77,7 @@ class Plan:
     eval_episodes: int = 16
     records: Path | None = None
     overwrite: bool = False
+    backend: str = FLUID
 
     def __post_init__(self) -> None:
         """Check everything before anything is trained."""
@@ -100,7 +103,8 @@ class Plan:
             if reason:
                 allowed = f"a scenario that is not superseded ({reason}): {', '.join(benchmark())}"
                 raise bad_value("scenario", place.scenario, allowed)
-            make(place.scenario, **place.options)  # raises if an option is wrong
+            # Raises if an option is wrong, or if packets do not have it.
+            make(place.scenario, backend=place.backend, **place.options)
             for name in self.policies:
                 if isinstance(resolve(name), ExportedFile):
                     Arena(place.scenario, place.options).controller(name)
@@ -115,7 +119,13 @@ class Plan:
         return self.steps or rc.steps_of(scenario)
 
     def places(self) -> list[Place]:
-        """Where policies are scored."""
+        """Where policies are scored; every place in the fluid comes before its one on packets."""
+        places = self._in_fluid()
+        if not is_packets(self.backend):
+            return places
+        return [x for place in places for x in (place, place.on_packets())]
+
+    def _in_fluid(self) -> list[Place]:
         if self.split is None:
             return [
                 Place(name, name, dict(self.options), self.out / name, self._site(name))
@@ -236,6 +246,7 @@ class Place:
         site: where learners are trained.
         windows: equal parts of an episode whose numbers are kept, 0 for none.
         measured_delay: whether learners' decisions take as long as they take on this machine.
+        backend: what simulates the network, see `registry.make`.
     """
 
     name: str
@@ -245,11 +256,26 @@ class Place:
     site: Site
     windows: int = 0
     measured_delay: bool = False
+    backend: str = FLUID
+
+    def on_packets(self) -> Place:
+        """The same place, simulated packet by packet."""
+        name, folder = self.name + ON_PACKETS, self.folder / PACKETS
+        return replace(self, name=name, folder=folder, backend=PACKETS)
+
+    @property
+    def searches(self) -> Path:
+        """Where searches are kept; they are made in the fluid."""
+        folder = self.folder if self.backend == FLUID else self.folder.parent
+        return folder / "searches"
 
     @property
     def as_trained(self) -> bool:
         """Whether episodes are those that learners are trained in."""
-        return (self.scenario, self.options) == (self.site.scenario, self.site.options)
+        return self.backend == FLUID and (self.scenario, self.options) == (
+            self.site.scenario,
+            self.site.options,
+        )
 
 
 def policy_names(text: str) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from ecn_marl._errors import bad_value
 from ecn_marl._files import json_text, write_all
+from ecn_marl.experiments.backends import ON_PACKETS, agreements
 from ecn_marl.experiments.compare import BASELINE, compare, overall
 from ecn_marl.experiments.json_files import output
 from ecn_marl.experiments.marl_eval import marl_eval
@@ -79,7 +80,8 @@ def results(scenarios: Scenarios, allow_flagged: bool = False) -> dict[str, Any]
 
     Returns:
         `scenarios`: what `compare.compare` returns, by scenario; of several scenarios also
-        `overall`, what `compare.overall` returns.
+        `overall`, what `compare.overall` returns; `beside`: what `backends.agreement` returns, of
+        scenarios that were scored on packets, too.
 
     Raises:
         ValueError: no `static:best` in a scenario, or records of different episodes.
@@ -91,7 +93,10 @@ def results(scenarios: Scenarios, allow_flagged: bool = False) -> dict[str, Any]
             raise bad_value(f"records of {name}", sorted(records), allowed)
         comparisons[name] = compare(records, allow_flagged=allow_flagged)
     result: dict[str, Any] = {"scenarios": comparisons}
-    return result | ({"overall": overall(comparisons)} if len(comparisons) > 1 else {})
+    if beside := agreements(scenarios):
+        result["beside"] = beside
+    fluid = {name: x for name, x in comparisons.items() if not name.endswith(ON_PACKETS)}
+    return result | ({"overall": overall(fluid)} if len(fluid) > 1 else {})
 
 
 def stored_facts(folder: Path) -> dict[str, Any]:

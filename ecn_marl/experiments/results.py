@@ -31,12 +31,14 @@ class Result:
     Attributes:
         summary: what `ecn-marl eval --json` prints: `scenario`, `options`, `episodes`, `seed`, and
             the rows `policies`, see `evaluation.rows_of`; each row also has the policy's
-            `interval_us` and, of a rule, its `settings`.
+            `interval_us` and, of a rule, its `settings`. Of packets with the fluid beside them also
+            `beside`, see `backends.agreement`.
         records: all numbers of all episodes by policy, see `records.Record`.
         labels: how policies are shown, by name.
         keys: uint32 `[episodes, 2]`: `env.reset(options={"key": result.keys[i]})` begins episode i.
         arena: scenario and options.
         tables: the records on disk; None if none were kept.
+        fluid: of packets, the same episodes in the fluid; None if they were not run.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Result:
     ) -> None:
         self.summary, self.records, self.keys = summary, dict(records), keys
         self.labels, self.arena, self.tables = dict(labels), arena, tables
+        self.fluid: Result | None = None
         self.temporary: TemporaryDirectory[str] | None = None  # removed with the result
 
     def label(self, name: str) -> str:

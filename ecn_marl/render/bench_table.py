@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ecn_marl.baselines.evaluation.completion import verdict
+from ecn_marl.render import backend_table
 from ecn_marl.render.tables import DASH
 
 COLUMNS = (
@@ -82,19 +84,29 @@ def bench_table(result: Mapping[str, Any]) -> str:
 
     Args:
         result: `scenarios`, what `compare.compare` returned by scenario, and, of several scenarios,
-            `overall`, what `compare.overall` returned.
+            `overall`, what `compare.overall` returned; `beside`, see `backends.agreements`.
 
     Returns:
         For each scenario a table of completion times, best score first and invalid rows last, one
-        of their ratios to the baseline, one of counts and one of costs, with notes; at the end the
-        statistics over all scenarios.
+        of their ratios to the baseline, one of counts and one of costs, with notes; what was scored
+        on packets, too, beside the fluid; at the end the statistics over all scenarios.
     """
     parts = []
     for scenario, comparison in result["scenarios"].items():
         parts += [f"## {scenario}", *scenario_tables(comparison)]
+    for scenario, compared in result.get("beside", {}).items():
+        titles = {row["name"]: row for row in result["scenarios"][scenario]["policies"]}
+        label = partial(_title_of, titles)
+        table = markdown(backend_table.COLUMNS, backend_table.rows(compared, label))
+        notes = " ".join(backend_table.notes(compared))
+        parts += [f"## {scenario}, beside packets", table, notes]
     if overall := result.get("overall"):
         parts += ["## All scenarios", *_overall(overall)]
     return "\n\n".join(parts) + "\n"
+
+
+def _title_of(rows: Mapping[str, Mapping[str, Any]], name: str) -> str:
+    return policy_title(rows[name])
 
 
 def scenario_tables(comparison: Mapping[str, Any]) -> list[str]:
@@ -202,7 +214,7 @@ def estimated(estimate: Mapping[str, float | None], digits: int = 2) -> str:
     return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def markdown(columns: tuple[str, ...], rows: list[list[str]]) -> str:
+def markdown(columns: Sequence[str], rows: list[list[str]]) -> str:
     """A Markdown table; the first column is text, the others are numbers."""
     head = ["| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
     return "\n".join([*head, *("| " + " | ".join(row) + " |" for row in rows)])

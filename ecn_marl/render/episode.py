@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from ecn_marl.baselines.evaluation import host_loop
 from ecn_marl.baselines.evaluation.episodes import (
     Controller,
     StatefulController,
@@ -17,6 +18,7 @@ from ecn_marl.baselines.evaluation.episodes import (
     thresholds,
     with_memory,
 )
+from ecn_marl.baselines.evaluation.own_policies import HostPolicy
 from ecn_marl.envs.ecn import EcnEnv, EnvParams
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.queues import Ecn
@@ -136,6 +138,8 @@ def _run(
     the episode is bit for bit that of an evaluation.
     """
     sim, policy = env.sim, with_memory(controller)
+    if sim.on_host:
+        return _run_on_host(env, params, controller, seed)
     tick_simulator = replace(sim, interval_steps=sim.tick_steps)
 
     def tick(state: SimState, ecn: Ecn) -> tuple[PyTree, tuple[Array, dict[str, Array]]]:
@@ -160,6 +164,31 @@ def _run(
 
     queue, info, phase, slots = jax.jit(episode)(evaluation_keys(seed, 1)[0])
     return queue, {k: v for k, v in info.items() if v.ndim == 2}, phase, slots
+
+
+def _run_on_host(
+    env: EcnEnv, params: EnvParams, controller: Controller | StatefulController, seed: int
+) -> tuple[Array, dict[str, Array], Array, dict[str, Array]]:
+    """`_run` where the simulator cannot be traced: on packets."""
+    sim = env.sim
+    ticker = replace(sim, interval_steps=sim.tick_steps)
+    if isinstance(controller, HostPolicy):
+        player: host_loop.Player = host_loop.Hosted(controller)
+    else:
+        player = host_loop.Compiled(with_memory(controller), decide)
+    rows: list[Any] = []
+    for played in host_loop.intervals(env, params, player, evaluation_keys(seed, 1)[0]):
+        before = host_loop.bare(env, played.before)
+        ecn = thresholds(env, params, before, played.chosen)
+        now, ticks = played.before.sim, []
+        for _ in range(sim.interval_steps // sim.tick_steps):
+            now, _ = ticker.collect(now, params.sim, ecn)
+            slots = {name: np.asarray(getattr(now.flows, name)) for name in _SLOT_FIELDS}
+            ticks.append((np.asarray(now.queue), slots))
+        queue, held = jax.tree.map(lambda *x: np.stack(x), *ticks)
+        info = {k: np.asarray(v) for k, v in played.info.items() if np.ndim(v) == 1}
+        rows.append((queue, info, np.asarray(env.phase(before, params)), held))
+    return jax.tree.map(lambda *x: np.stack(x), *rows)
 
 
 def _trace_flows(

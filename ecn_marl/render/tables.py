@@ -164,12 +164,16 @@ def evaluation_tables(
 
     Returns:
         Completion times; counts of flows, totals over all episodes; reward and queues; counters of
-        traffic sources, if there are any.
+        traffic sources, if there are any; the fluid beside packets, if both were run.
     """
     rows = sorted(result["policies"], key=_by_objective)
     names = [_name(row, label) for row in rows]
     tables = [_completion_table(rows, names), _flows_table(rows, names), _queues_table(rows, names)]
     tables += [_source_table(rows, names, number) for number in rows[0].get("sources", ())]
+    if "beside" in result:
+        from ecn_marl.render.backend_table import backend_table
+
+        tables.append(backend_table(result["beside"], label))
     tables[0].title = f"{result['scenario']}: {result['episodes']} episodes never trained on, "
     tables[0].title += f"seed {result['seed']}"
     legend = [_LEGEND, *([_SCORE_LEGEND] if "score" in rows[0] else []), *_settings(rows, label)]

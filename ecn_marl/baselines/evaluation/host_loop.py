@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -94,6 +94,49 @@ class Hosted:
         return {}
 
 
+class Played(NamedTuple):
+    """An interval that was played.
+
+    Attributes:
+        chosen: the decision: actions or thresholds.
+        before: the state before it.
+        after: the state after it.
+        info: the `info` of its step.
+    """
+
+    chosen: Any
+    before: PyTree
+    after: PyTree
+    info: dict[str, Any]
+
+
+def intervals(env: Any, params: PyTree, player: Player, key: jax.Array) -> Iterator[Played]:
+    """Play an episode, interval by interval; its keys are those of `episodes.roll_out`."""
+    reset_key, step_keys = _keys(key, int(params.max_steps))
+    obs, state = env.reset(reset_key, params)
+    info = env.reset_info(bare(env, state), params)
+    player.begin(step_keys)
+    for i in range(int(params.max_steps)):
+        chosen, before = player.choose(i, obs, info), state
+        advance = env.step_ecn if isinstance(chosen, Ecn) else env.step
+        obs, state, _, _, _, info = advance(key, state, chosen, params)
+        player.observe(info)
+        yield Played(chosen, before, state, info)
+
+
+# Split and chosen in compiled code, as one by one each takes as long as the packets of a quiet
+# interval.
+@partial(jax.jit, static_argnums=1)
+def _keys(key: jax.Array, intervals: int) -> tuple[jax.Array, jax.Array]:
+    reset_key, run_key = jax.random.split(key)
+    return reset_key, jax.vmap(jax.random.split)(jax.random.split(run_key, intervals))
+
+
+def bare(env: Any, state: PyTree) -> PyTree:
+    """A state that compiled functions take: without what the simulator keeps on the host."""
+    return replace(state, sim=env.sim.traceable(state.sim))
+
+
 def run(env: Any, params: PyTree, player: Player, windows: int, keys: jax.Array) -> dict[str, Any]:
     """Run episodes; those of a key have the traffic of that key in a traced environment.
 
@@ -107,38 +150,22 @@ def run(env: Any, params: PyTree, player: Player, windows: int, keys: jax.Array)
     Returns:
         Metrics as of `episodes.episodes_runner`, with a leading axis of episodes.
     """
-    params, intervals = jax.device_put(params), int(params.max_steps)
-    traced, last = traces.are_kept(env), ends(intervals, windows) if windows else np.zeros(0, int)
+    params = jax.device_put(params)
+    traced = traces.are_kept(env)
+    last = ends(int(params.max_steps), windows) if windows else np.zeros(0, int)
     count, measure = jax.jit(counters), jax.jit(env.episode_metrics)
     keep = jax.jit(partial(traces.of_interval, env))
 
-    # Keys as of `roll_out_in_windows`; split and chosen in compiled code, as one by one each takes
-    # as long as the packets of a quiet interval.
-    @jax.jit
-    def split(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        reset_key, run_key = jax.random.split(key)
-        return reset_key, jax.vmap(jax.random.split)(jax.random.split(run_key, intervals))
-
-    def bare(state: PyTree) -> PyTree:
-        return replace(state, sim=env.sim.traceable(state.sim))
-
     def episode(key: jax.Array) -> dict[str, Any]:
-        reset_key, step_keys = split(key)
-        obs, state = env.reset(reset_key, params)
-        info = env.reset_info(bare(state), params)
-        player.begin(step_keys)
         counted, kept = [], []
-        for i in range(intervals):
-            chosen, before = player.choose(i, obs, info), state
-            advance = env.step_ecn if isinstance(chosen, Ecn) else env.step
-            obs, state, _, _, _, info = advance(key, state, chosen, params)
-            player.observe(info)
+        for i, played in enumerate(intervals(env, params, player, key)):
+            state = played.after
             if i in last:
-                counted.append(count(bare(state)))
+                counted.append(count(bare(env, state)))
             if traced:
-                kept.append(keep(params, bare(before), info))
+                kept.append(keep(params, bare(env, played.before), played.info))
         windowed = in_windows(_joined(counted)) if counted else {}
-        metrics = measure(bare(state), params) | player.costs() | windowed
+        metrics = measure(bare(env, state), params) | player.costs() | windowed
         return metrics | traces.of_episode(env, state, _joined(kept) if kept else {})
 
     episodes = [episode(key) for key in keys]
