@@ -32,8 +32,9 @@ def agreement(fluid: Mapping[str, Record], packets: Mapping[str, Record]) -> dic
         `policies`, lowest J on packets first, of all that are in both: `name`; J as `fluid` and
         `packets` (geometric means over seeds and episodes); `ratios`, of every figure in `FIGURES`
         `[ratio, low, high]`: the fluid's over the packets', with its 95 % interval over seeds and
-        episodes (None without a figure). `tau` and `r`: Kendall's rank correlation of J, and Pearson's of log J, over
-        policies; None for fewer than three. `worst`: name of the policy whose J differs most.
+        episodes (None without a figure). `tau` and `r`: Kendall's rank correlation of J, and
+        Pearson's of log J, over policies; None for fewer than three. `worst`: name of the policy
+        whose J differs most.
     """
     rows: list[dict[str, Any]] = []
     for name, record in packets.items():
