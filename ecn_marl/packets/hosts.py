@@ -7,7 +7,7 @@ sent, so a new rate waits for it.
 
 from __future__ import annotations
 
-from ecn_marl.packets import senders
+from ecn_marl.packets import delays, senders, telemetry
 from ecn_marl.packets.compiling import inlined
 from ecn_marl.packets.heap import CNP_DUE, push
 from ecn_marl.packets.records import ACK, CNP, DATA, NEVER, NONE, PS_PER_NS, PS_PER_US, Network
@@ -169,8 +169,14 @@ def receive(net: Network, k: int, now: int) -> int:
         if p.what == ACK:
             flow.acked += 1
             flow.unacked -= payload_of(net, f, p.number)
-            if constants.kind != senders.DCQCN:
-                rtt = (now - p.sent_at) / PS_PER_US
+            rtt = (now - p.sent_at) / PS_PER_US
+            if constants.kind == senders.TIMELY:
+                delays.timely_hears(x, constants, now, p.number, flow.sent, rtt)
+            elif constants.kind == senders.SWIFT:
+                delays.swift_hears(x, constants, now, flow.hops - 1, rtt)
+            elif constants.kind == senders.HPCC:
+                telemetry.hear(net, f, k)
+            elif constants.kind != senders.DCQCN:
                 senders.on_ack(x, constants, now, p.marked, p.number, flow.sent, rtt)
             if flow.acked == flow.packets:
                 flow.stage, flow.end = DONE, now

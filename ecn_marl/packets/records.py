@@ -122,6 +122,7 @@ PORT = np.dtype(
         ("marked_packets", "i8"),
         ("paused", "f8"),  # ps, mean of the classes
         ("n_paused", "i4"),
+        ("sent_ever", "i8"),  # since the start
         ("begun", "i8"),
         ("big", "i8"),  # flows that went beyond 1 MB
         ("by_size", "i8", (3,)),
@@ -202,6 +203,9 @@ ARRIVAL = np.dtype(
 )
 """A flow that begins; its way is in a table beside it."""
 
+QUEUE, SENT, TIME = range(3)
+"""What a port writes into a packet of HPCC: bytes left behind, bytes it has sent, and when, ps."""
+
 EVENT = np.dtype([("time", "i8"), ("code", "i8")])
 
 
@@ -227,6 +231,9 @@ class Network(NamedTuple):
         packets: `PACKET`, the pool.
         heap: `EVENT`, those to come, earliest first.
         ecn: Kmin, Kmax (bytes) and Pmax of every port and class, float64 `[P, C, 3]`.
+        readings: what the ports on its way have written into each packet of the pool, int64
+            `[packets, L, 3]`, columns `QUEUE`, `SENT`, `TIME`; a single row without HPCC.
+        last_readings: those of the last ACK of each flow, `[F, L, 3]`; a single row without HPCC.
     """
 
     clock: Any
@@ -247,6 +254,8 @@ class Network(NamedTuple):
     packets: Any
     heap: Any
     ecn: Any
+    readings: Any
+    last_readings: Any
 
     def copy(self) -> Network:
         """A network that shares nothing that changes."""
@@ -268,7 +277,10 @@ def with_more_packets(net: Network) -> Network:
     # The new ones stand before those that are free still.
     packets["next"][-1] = clock["free"][0]
     clock["free"], clock["n_free"] = n, clock["n_free"] + n
-    return net._replace(clock=clock, packets=packets)
+    readings = net.readings
+    if len(readings) == n:
+        readings = np.concatenate([readings, np.zeros_like(readings)])
+    return net._replace(clock=clock, packets=packets, readings=readings)
 
 
 def with_more_events(net: Network) -> Network:

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from ecn_marl._errors import bad_value
+from ecn_marl.packets import delays, telemetry
 from ecn_marl.packets.compiling import called
 from ecn_marl.packets.records import NEVER, PS_PER_US
-from ecn_marl.sim.transports import Dcqcn, Dctcp, Mixed, Transport
+from ecn_marl.sim.transports import Dcqcn, Dctcp, Hpcc, Mixed, Swift, Timely, Transport
 from ecn_marl.sim.transports.dctcp import SEGMENT
 
-DCQCN, DCTCP_PACED, DCTCP_WINDOW = range(3)
+DCQCN, DCTCP_PACED, DCTCP_WINDOW, TIMELY, SWIFT, HPCC = range(6)
 """Kinds of senders."""
 
 CONSTANTS = np.dtype(
@@ -41,10 +42,11 @@ CONSTANTS = np.dtype(
         ("ai_bytes", "f8"),
         ("ai_rate", "f8"),
         ("initial", "f8"),
-        ("least", "f8"),
+        *delays.CONSTANTS,  # SWIFT's `least` is DCTCP's, too
+        *telemetry.CONSTANTS,
     ]
 )
-"""Constants of a class's senders, those of DCQCN and DCTCP side by side; rates in bytes/µs."""
+"""Constants of a class's senders, those of all kinds side by side; rates in bytes/µs."""
 
 SENDER = np.dtype(
     [
@@ -70,11 +72,13 @@ SENDER = np.dtype(
         ("hold_until", "i8"),
         ("slow_start", "?"),
         ("young", "?"),
+        *delays.SENDER,
+        *telemetry.SENDER,
     ]
 )
-"""State of a sender, see `sim.transports.dcqcn` and `sim.transports.dctcp`."""
+"""State of a sender, see the modules of `sim.transports`."""
 
-ALLOWED = "dcqcn (with timers), dctcp: packets know no other senders"
+ALLOWED = "dcqcn (with timers), dctcp, timely, swift, hpcc: packets know no other senders"
 
 
 def constants_of(transport: Transport, params: Any, classes: int, base_rtt: float) -> np.ndarray:
@@ -99,6 +103,15 @@ def constants_of(transport: Transport, params: Any, classes: int, base_rtt: floa
             _fill_dcqcn(row, senders, p)
         elif isinstance(senders, Dctcp):
             _fill_dctcp(row, senders, p)
+        elif isinstance(senders, Timely):
+            row["kind"] = TIMELY
+            delays.fill_timely(row, senders, p)
+        elif isinstance(senders, Swift):
+            row["kind"] = SWIFT
+            delays.fill_swift(row, senders, p)
+        elif isinstance(senders, Hpcc):
+            row["kind"] = HPCC
+            telemetry.fill(row, senders, p)
         else:
             raise bad_value("transport", f"{senders.kind}:{senders.name}", ALLOWED)
     return table
@@ -127,7 +140,7 @@ def _fill_dctcp(row: Any, senders: Dctcp, p: Any) -> None:
 
 @called
 def start(x: Any, c: Any, line: float) -> None:
-    """Begin a flow: DCQCN at line rate, DCTCP with its first window."""
+    """Begin a flow: DCQCN and HPCC at line rate, others with their first rate or window."""
     x.line = x.rate = x.target = line
     x.alpha = c.alpha_init
     x.next_decrease = x.next_alpha = x.next_increase = NEVER
@@ -143,6 +156,12 @@ def start(x: Any, c: Any, line: float) -> None:
     x.round_end = x.acked = x.marked = x.hold_until = 0
     x.slow_start = c.kind == DCTCP_WINDOW
     x.young = True
+    if c.kind == TIMELY:
+        delays.timely_starts(x, c)
+    elif c.kind == SWIFT:
+        delays.swift_starts(x, c)
+    elif c.kind == HPCC:
+        x.reference, x.load, x.stage, x.heard = line, 1.0, 0.0, False
 
 
 @called
@@ -153,6 +172,10 @@ def rate(x: Any, c: Any, now: int) -> float:
         return x.rate
     if c.kind == DCTCP_PACED:
         return x.line * x.window / x.top
+    if c.kind == TIMELY or c.kind == HPCC:
+        return x.rate
+    if c.kind == SWIFT:
+        return delays.swift_rate(x)
     return x.line
 
 
@@ -163,9 +186,12 @@ def may_send(x: Any, c: Any, now: int, unacked: int, payload: int) -> bool:
         return True
     if c.kind == DCTCP_WINDOW:  # a whole packet has to fit, as TCP has it
         return unacked + payload <= max(x.window, SEGMENT)
+    if c.kind == SWIFT:
+        return unacked + payload <= SEGMENT * max(x.cwnd, 1.0)
     window = x.window
     if c.kind == DCQCN:
         _wind_up(x, c, now)
+    if c.kind == DCQCN or c.kind == HPCC:
         window = x.top * x.rate / x.line
     return unacked < window
 

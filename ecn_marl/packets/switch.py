@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ecn_marl.packets import telemetry
 from ecn_marl.packets.compiling import inlined
 from ecn_marl.packets.heap import LOST, PAUSE, RESUME, push
 from ecn_marl.packets.records import DATA, NONE, Network
@@ -260,6 +261,7 @@ def dequeue(net: Network, link: int, came_by: int, lane: int, now: int) -> int:
     kind = lane - link * (c + 1)
     count = net.ports[port]
     count.sent += p.size
+    count.sent_ever += p.size
     if kind == c:
         return k
     add_up(net, port, now)
@@ -276,6 +278,8 @@ def dequeue(net: Network, link: int, came_by: int, lane: int, now: int) -> int:
             q.marked += p.size
             count.marked_packets += 1
         count_size(net, port, p.flow, p.size)
+        if net.constants[kind].telemetry:
+            telemetry.write(net, k, port, q.bytes, now)
     return k
 
 

@@ -48,6 +48,8 @@ def network(cfg: SimConfig, params: SimParams, seed: int, whole_ns: bool) -> Net
     flows = np.zeros(cfg.slots, FLOW)
     flows["lost"] = NONE
     base_rtt = float(params.net.base_rtt)
+    constants = constants_of(cfg.transport, params.transport, c, base_rtt)
+    told = constants["telemetry"].any()
     return Network(
         clock=clock,
         rules=_rules(cfg, params, whole_ns),
@@ -58,7 +60,7 @@ def network(cfg: SimConfig, params: SimParams, seed: int, whole_ns: bool) -> Net
         ports=np.zeros(t.n_ports, PORT),
         flows=flows,
         senders=np.zeros(cfg.slots, SENDER),
-        constants=constants_of(cfg.transport, params.transport, c, base_rtt),
+        constants=constants,
         way=np.full((cfg.slots, 2, t.n_levels + 1), NONE, np.int32),
         hop=np.zeros((cfg.slots, t.n_levels), np.int32),
         bounds=np.array(cfg.queue_bounds, np.int32),
@@ -67,6 +69,8 @@ def network(cfg: SimConfig, params: SimParams, seed: int, whole_ns: bool) -> Net
         packets=pool(PACKETS),
         heap=np.zeros(EVENTS, EVENT),
         ecn=np.zeros((t.n_ports, c, 3)),
+        readings=np.zeros((PACKETS if told else 1, t.n_levels, 3), np.int64),
+        last_readings=np.zeros((cfg.slots if told else 1, t.n_levels, 3), np.int64),
     )
 
 

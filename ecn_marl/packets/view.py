@@ -163,10 +163,11 @@ def flows_of(template: Flows, slots: np.ndarray, hop: np.ndarray) -> Flows:
 
 def clear_counters(net: Network) -> None:
     """Begin an interval: the ports' counters are 0."""
-    queue, last, stopped = (net.ports[name].copy() for name in ("queue", "last", "n_paused"))
+    kept = {n: net.ports[n].copy() for n in ("queue", "last", "n_paused", "sent_ever")}
     net.ports[:] = 0
-    net.ports["queue"] = net.ports["peak"] = queue
-    net.ports["last"], net.ports["n_paused"] = last, stopped
+    for name, values in kept.items():
+        net.ports[name] = values
+    net.ports["peak"] = kept["queue"]
     net.lanes["area"], net.lanes["sent"], net.lanes["marked"] = 0.0, 0, 0
     net.has_sent[:] = False
 

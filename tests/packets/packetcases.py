@@ -30,7 +30,10 @@ NEVER_NS = 1e12
 LONGEST_US = 60_000.0
 
 NETWORKS = {"star": star(6), "leaf-spine": leaf_spine(2, 3, 2)}
-SENDERS = ("dcqcn:hpcc-run", "dcqcn:hpcc-paper", "dcqcn:mellanox", "dctcp:hpcc", "dctcp:sigcomm10")
+SENDERS = (
+    *("dcqcn:hpcc-run", "dcqcn:hpcc-paper", "dcqcn:mellanox", "dctcp:hpcc", "dctcp:sigcomm10"),
+    *("timely:hpcc", "timely:patched", "swift:htsim", "hpcc:hpcc", "hpcc:sigcomm19"),
+)
 RATES = (10.0, 25.0, 40.0, 100.0)
 DEEP = (1e6, 2e6, 0.01)
 """Thresholds (KB, KB, 1) that no queue reaches."""
@@ -176,7 +179,7 @@ class Runner:
             *(case.flows["src"], case.flows["dst"], forward, back),
             *(np.asarray(case.flows["size_B"], float), begin, begin + self.fct(state)[:n]),
         )
-        return worst(self.links(case), flows, HEADER)
+        return worst(self.links(case), flows, HEADER + self.sim.transport.header)
 
     def links(self, case):
         """The topology with the links of a case."""
@@ -195,9 +198,9 @@ def runner(network, transport="dcqcn:hpcc-paper", packets=True, **options):
     return Runner(network, transport, packets, **options)
 
 
-def wire(payload):
-    """Payload, and 48 B for each packet of up to 1000 B."""
-    return payload + 48 * np.ceil(np.asarray(payload) / 1000)
+def wire(payload, more=0.0):
+    """Payload, and 48 B and what senders add for each packet of up to 1000 B."""
+    return payload + (48 + more) * np.ceil(np.asarray(payload) / 1000)
 
 
 def balance(state):

@@ -39,6 +39,21 @@ def test_incasts_settle_where_they_did(profile, n, ecn):
     assert used == pytest.approx(100 * min(float(row["util_20_40"]), 1.0), abs=0.3)
 
 
+@pytest.mark.parametrize(("profile", "n"), [("hpcc", 16), ("timely", 2)])
+def test_hpcc_and_timely_hold_the_recorded_queues(profile, n, monkeypatch):
+    """Means and spread within 4 %, utilisation within .3 points; two coins, which decide little.
+
+    HPCC reads the telemetry of every hop, TIMELY the round trips: neither looks at marks.
+    """
+    monkeypatch.setenv(PACKETS, "2")
+    (row,) = recorded.rows("incast_other_senders", profile=profile, N=n)
+    samples = simulate(profile, [(recorded.star(n + 1), incast_flows(n))], [row["ecn"]], 0, 40.0)
+    mean, std, used = steady(samples, 0, (20, 40))
+    assert mean == pytest.approx(float(row["q_mean_B_20_40"]) / 1e3, rel=0.04)
+    assert std == pytest.approx(float(row["q_std_B_20_40"]) / 1e3, rel=0.04)
+    assert used == pytest.approx(100 * float(row["util_20_40"]), abs=0.3)
+
+
 @pytest.mark.slow
 def test_a_fabrics_completion_times_are_those_recorded(monkeypatch):
     """FbHdp at 30 % load: mean of every size class within the spread of coins and 3 %."""

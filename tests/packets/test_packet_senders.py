@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from packetcases import plain, runner
 
-from ecn_marl.packets import senders
+from ecn_marl.packets import delays, senders
 from ecn_marl.packets.records import PS_PER_US
 from ecn_marl.sim.feedback import Feedback
 from ecn_marl.sim.transports import parse_transport
@@ -90,6 +90,78 @@ def test_dctcp_learns_the_marked_share_and_cuts_once_per_round_trip():
     assert x["window"] == pytest.approx(window * (1 - x["alpha"] / 2), rel=0.02)
     senders.on_ack(x, constants, now + 101 * PS_PER_US, True, number + 1, 10**6, 10.0)
     assert x["window"] == pytest.approx(window * (1 - x["alpha"] / 2), rel=0.02)
+
+
+def heard(rtt, base_rtt, returned=True, packets=1.0):
+    """What the fluid's senders hear when a packet of a round trip comes back."""
+    one = jnp.ones(1)
+    return Feedback(
+        rtt=one * rtt,
+        returned=jnp.full(1, returned),
+        acked=one * packets,
+        base_rtt=one * base_rtt,
+        n_hops=one * 3,
+        sent=one,
+        running=jnp.ones(1, bool),
+    )
+
+
+def both(preset, rtts, base_rtt=10.0):
+    """A round trip a packet: the fluid's sender and that of packets, what they allow after each."""
+    transport = parse_transport(preset)
+    params, (x, constants) = transport.default_params(), packet_sender(transport, base_rtt)
+    line = jnp.full(1, LINE)
+    fluid = transport.start(transport.init(1), params, jnp.ones(1, bool), line, base_rtt)
+    update = jax.jit(transport.update, static_argnums=3)
+    now, rows = 0.0, []
+    for i, rtt in enumerate(rtts):
+        now += rtt
+        fluid = update(fluid, params, heard(rtt, base_rtt), float(rtt))
+        time = round(now * PS_PER_US)
+        if constants["kind"] == senders.TIMELY:
+            delays.timely_hears(x, constants, time, i, i + 1, rtt)
+        else:
+            delays.swift_hears(x, constants, time, 3, rtt)
+        window = transport.window(fluid)
+        rows.append(
+            (
+                (float(transport.rate(fluid)[0]), float(senders.rate(x, constants, time))),
+                (0.0, 0.0) if window is None else (float(window[0]), 1e3 * max(x["cwnd"], 1.0)),
+            )
+        )
+    return np.array(rows)
+
+
+@pytest.mark.parametrize(
+    "preset", ["timely:hpcc", "timely:conext16", "timely:patched", "swift:htsim"]
+)
+def test_delay_senders_follow_the_fluids_rules(preset):
+    """The same round-trip times, one by one: rates and windows are the same numbers."""
+    random = np.random.default_rng(1)
+    # Few values, since the fluid's rule is compiled for each.
+    levels = np.repeat([15.0, 60.0, 140.0, 700.0, 60.0, 12.0], 40)
+    rtts = levels + random.choice([0.0, 7.3], levels.size)
+    rates, windows = np.moveaxis(both(preset, rtts.tolist()), 1, 0)
+    np.testing.assert_allclose(rates[:, 1], rates[:, 0], rtol=1e-4)
+    np.testing.assert_allclose(windows[:, 1], windows[:, 0], rtol=1e-4)
+    assert np.ptp(rates[:, 1]) + np.ptp(windows[:, 1]) > 100.0, "something happened"
+
+
+def test_hpcc_gets_the_utilisation_it_wants():
+    """Li et al., §3.2: in the steady state the fullest link carries eta of its rate, no queue."""
+    rows = [(i + 1, 0, 40_000_000, 0.0) for i in range(4)]
+    run = runner("star", "hpcc:sigcomm19")
+    state, params, ecn = run.start(plain("star", *rows))
+    sizes = []
+    for i in range(30):
+        state, sums = run.collect(state, params, ecn)
+        port = int(np.argmax(np.asarray(sums.sent)))
+        if i >= 15:
+            sizes.append((float(sums.queue[port]) / 100, float(sums.sent[port]) / 312_500))
+    queue, used = np.mean(sizes, axis=0)
+    assert used == pytest.approx(0.95, abs=0.02) and queue < 4_000
+    load = state.engine.net.senders["load"][:4]
+    assert load == pytest.approx(np.full(4, 0.95), abs=0.05)
 
 
 def test_dctcp_keeps_a_queue_about_its_threshold():
