@@ -53,6 +53,9 @@ NEEDS: dict[str, dict[str, Any]] = {RULE: {"counts": ("flows_begun",)}}
 MEMORY = 0.3
 """Share of its memory that the rule keeps from one interval to the next."""
 
+ALL = "all"
+"""Name that stands for all phases, or all groups of ports."""
+
 COUNT_US = 100.0
 """Time unit of the rule's limit, a number of flows, µs."""
 
@@ -110,6 +113,34 @@ class Settings:
     def __call__(self, key: jax.Array, obs: jax.Array) -> Ecn:
         """The thresholds for all phases; the environment takes those of the current one."""
         return self.ecn
+
+
+def labelled(name: str, settings: np.ndarray, env: Environment) -> dict[str, Any]:
+    """Settings of a policy of `SEARCHED`, whole and with their names, for JSON.
+
+    Args:
+        name: the policy.
+        settings: its settings, see `search.SearchResult`.
+        env: environment that has its phases and groups of ports.
+
+    Returns:
+        Of the rule `deep` and `shallow`, `[kmin KB, kmax KB, pmax]` at 25 Gb/s, and `limit`, flows
+        per 100 µs. Of others `[kmin, kmax, pmax]` by phase and group of ports: `all` where they are
+        the same in all phases, or at all ports.
+    """
+    values = np.asarray(settings, np.float64)
+    if name == RULE:
+        deep, shallow = values[:3].tolist(), values[3:6].tolist()
+        return {"deep": deep, "shallow": shallow, "limit": float(values[6])}
+    phases, groups = phase_names(env), group_names(env)
+    if (values == values[:1]).all():
+        values, phases = values[:1], (ALL,)
+    if (values == values[:, :1]).all():
+        values, groups = values[:, :1], (ALL,)
+    return {
+        phase: {group: values[i, j].tolist() for j, group in enumerate(groups)}
+        for i, phase in enumerate(phases)
+    }
 
 
 @struct.dataclass

@@ -33,7 +33,7 @@ from ecn_marl.baselines.evaluation.episodes import (
 from ecn_marl.baselines.evaluation.merit import greedy_controller
 from ecn_marl.baselines.evaluation.objective import episode_objective, geometric_means
 from ecn_marl.baselines.evaluation.streams import tuning_keys
-from ecn_marl.baselines.oracle import SEARCHED
+from ecn_marl.baselines.oracle import SEARCHED, labelled
 from ecn_marl.baselines.runs import Session, resume_run, run_actors, train_run
 from ecn_marl.baselines.search import SearchResult
 from ecn_marl.baselines.static import PREFIX
@@ -324,6 +324,7 @@ def _score_rule(scoring: Scoring) -> Scored:
             "episodes": search.episodes,
             "runs": search.runs,
             "candidates": len(search.table),
+            "settings": labelled(name, search.settings, env),
         }
     return [evaluation], meta, None
 

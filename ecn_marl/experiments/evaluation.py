@@ -260,6 +260,8 @@ def _evaluate(
         more[policy.name] = {"interval_us": env.interval_us}
         if (settings := policy.settings(place)) is not None:
             more[policy.name]["settings"] = settings
+        if (found := policy.found(place)) is not None:
+            more[policy.name]["found"] = found
     tables = None if recording is None else recording.close()
     records = grouped(evaluations, {"scenario": place.scenario, "eval_seed": seed})
     rows = rows_of(records, allow_flagged)

@@ -33,7 +33,7 @@ from ecn_marl.baselines.exported import (
     view_of,
 )
 from ecn_marl.baselines.exporting.policy import PRETRAINED, Policy
-from ecn_marl.baselines.oracle import NEEDS, RANDOM, RULES, SEARCHED, Random
+from ecn_marl.baselines.oracle import NEEDS, RANDOM, RULES, SEARCHED, Random, labelled
 from ecn_marl.baselines.runs import run_controller, run_policy
 from ecn_marl.baselines.search import Effort, SearchResult
 from ecn_marl.baselines.static import PREFIX, Static
@@ -132,6 +132,10 @@ class Named(ABC):
         """Its thresholds, rows of Kmin KB, Kmax KB, Pmax, if these are all there is to it."""
         return None
 
+    def found(self, arena: Arena) -> dict[str, Any] | None:
+        """What a search has found, whole and with names, see `oracle.labelled`."""
+        return None
+
 
 def rule_view(arena: Arena) -> dict[str, Any]:
     """A rule has no view: it acts at the interval that the user asks for, else the scenario's.
@@ -163,6 +167,10 @@ class Searched(Named):
     def settings(self, arena: Arena) -> list[list[float]] | None:
         """The settings that the search has found."""
         return searches.listed(arena.search(self.name))
+
+    def found(self, arena: Arena) -> dict[str, Any] | None:
+        """The settings with their phases and groups, or the rule's limit."""
+        return labelled(self.name, arena.search(self.name).settings, arena.env(self))
 
 
 class RandomActions(Named):

@@ -31,7 +31,8 @@ class Result:
     Attributes:
         summary: what `ecn-marl eval --json` prints: `scenario`, `options`, `episodes`, `seed`, and
             the rows `policies`, see `evaluation.rows_of`; each row also has the policy's
-            `interval_us` and, of a rule, its `settings`. Of packets with the fluid beside them also
+            `interval_us` and, of a rule, its `settings`; where a search found them, also `found`,
+            see `oracle.labelled`. Of packets with the fluid beside them also
             `beside`, see `backends.agreement`.
         records: all numbers of all episodes by policy, see `records.Record`.
         labels: how policies are shown, by name.

@@ -17,7 +17,7 @@ from ecn_marl.baselines import search as sr
 from ecn_marl.baselines.evaluation.episodes import roll_out
 from ecn_marl.baselines.evaluation.objective import episode_objective, geometric_means
 from ecn_marl.baselines.evaluation.streams import tuning_keys
-from ecn_marl.baselines.oracle import Random, Rule, RuleSettings, Settings
+from ecn_marl.baselines.oracle import Random, Rule, RuleSettings, Settings, labelled
 from ecn_marl.envs.actions import EcnSetting, MultiDiscreteAction
 
 KMIN = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
@@ -119,8 +119,25 @@ def test_rule_is_tuned():
     search = searched(Handover(), sr.Effort(episodes=8, grid=GRID, rules=rules))
     result = search.find("rule")
     assert result.settings.tolist() == [*deep, *shallow, 2.0]
+    found = labelled("rule", result.settings, Handover())
+    assert found == {"deep": [*deep], "shallow": [*shallow], "limit": 2.0}
     assert result.runs == 12 * 8 and len(result.table) == 12
     assert sr.rule_grid().shape == (45, 7)
+
+
+def test_settings_are_labelled_by_phase_and_group():
+    """What is the same everywhere is named once; the rest says where it holds."""
+    env = Handover()
+    (first, second), groups = env.phase_names, list(dict.fromkeys(env.port_groups))
+    one, two = [5.0, 10.0, 1.0], [80.0, 160.0, 0.1]
+    same = np.array([[one, one], [one, one]])
+    assert labelled("static:best", same, env) == {"all": {"all": one}}
+    by_phase = labelled("oracle", np.array([[one, one], [two, two]]), env)
+    assert by_phase == {first: {"all": one}, second: {"all": two}}
+    by_group = labelled("static:ports", np.array([[one, two], [one, two]]), env)
+    assert by_group == {"all": {groups[0]: one, groups[1]: two}}
+    whole = labelled("oracle:ports", np.array([[one, two], [two, two]]), env)
+    assert whole[first] == {groups[0]: one, groups[1]: two} and whole[second][groups[0]] == two
 
 
 def test_rule_averages_the_flows_that_began():

@@ -72,7 +72,9 @@ def test_everything_is_scored(done):
     assert meta["steps"] == 80 and records["pet"].seeds == 2 and records["oracle"].seeds == 1
     assert all(r.meta["stream"] == "tuning" and r.episodes == 3 for r in records.values())
     assert records["static:best"].meta["settings"][0] in [list(s) for s in GRID]
-    assert records["static:best"].meta["search"]["candidates"] == len(GRID)
+    search = records["static:best"].meta["search"]
+    assert search["candidates"] == len(GRID)
+    assert search["settings"] == {"all": {"all": records["static:best"].meta["settings"][0]}}
     assert meta["versions"] == meta["trained_with"] == sources.code()
     for name in records:
         file = plan.out / SMALL / "scores" / f"{searches.file_name(name)}.json"
