@@ -1,10 +1,10 @@
-"""Commands that use a policy: export, eval, record, play."""
+"""Commands that use a policy: export, eval, record, play, demo."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,7 +25,11 @@ from ecn_marl.cli.terminal import (
     show_results,
     write_bytes,
 )
-from ecn_marl.render.bars import progress
+from ecn_marl.render.bars import Move, progress
+
+if TYPE_CHECKING:
+    from ecn_marl.experiments.policies import Arena
+    from ecn_marl.render.episode import Side
 
 
 @app.command(
@@ -327,12 +331,11 @@ def play(
     """
     from dataclasses import replace
 
-    from ecn_marl._files import Output, check_output, write_all
+    from ecn_marl._files import check_output
     from ecn_marl.experiments import evaluation as ev
     from ecn_marl.experiments import jobs as jb
     from ecn_marl.experiments import policies as po
     from ecn_marl.render import player
-    from ecn_marl.render.episode import Side, record
 
     check_output("--out", out)
     suffix = player.check_format("--out", out)
@@ -340,14 +343,8 @@ def play(
     options = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
     names = [policy] if beside is None else [policy, beside]
     arena = replace(po.arena(names, scenario, **options), backend=backend)
-    sides: list[Side] = []
     with progress("play", "episodes", len(names)) as show:
-        for name in names:
-            label = po.resolve(name).label
-            show(len(sides), f"{label}: compiling")
-            played_env, controller = arena.env(name), arena.controller(name)
-            episode = record(played_env, played_env.default_params, controller, seed)
-            sides.append(Side(label, played_env, episode))
+        sides = _played(arena, names, seed, show)
         if records is not None:
             show(len(names), "records")
             kept: dict[str, Any] = {
@@ -357,6 +354,71 @@ def play(
                 "backend": backend,
             }
             ev.evaluate(names, scenario, episodes=1, seed=seed, show=_silent, **kept, **options)
+    _write_film(sides, out, seed, suffix, fps)
+
+
+@app.command(
+    epilog=examples_text(
+        "ecn-marl demo",
+        "ecn-marl demo --scenario moving-tenants-v0 --no-open",
+    )
+)
+def demo(
+    scenario: Annotated[
+        str, typer.Option(help="Name of a scenario that a policy ships for.")
+    ] = "restore-serve-v0",
+    out: Annotated[Path, typer.Option(help="File to write, a web page.")] = Path("demo.html"),
+    seed: Seed = 0,
+    show_it: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in the browser.")
+    ] = True,
+) -> None:
+    """Watch the policy that ships beside the best static setting, in the browser.
+
+    Both play the same episode. It is `ecn-marl play static:best --beside pretrained:…`.
+    """
+    import webbrowser
+
+    from ecn_marl._errors import bad_value
+    from ecn_marl._files import check_output
+    from ecn_marl.baselines.exporting.policy import PRETRAINED, pretrained_policies
+    from ecn_marl.experiments import policies as po
+    from ecn_marl.render import player
+
+    check_output("--out", out)
+    suffix = player.check_format("--out", out)
+    home = scenario.removesuffix("-v0")
+    shipped = [name for name in pretrained_policies() if name.rpartition("-")[0] == home]
+    if not shipped:
+        known = sorted({name.rpartition("-")[0] + "-v0" for name in pretrained_policies()})
+        raise bad_value("--scenario", scenario, f"one that a policy ships for: {', '.join(known)}")
+    names = ["static:best", PRETRAINED + shipped[-1]]
+    with progress("demo", "episodes", len(names)) as show:
+        sides = _played(po.arena(names, scenario), names, seed, show)
+    _write_film(sides, out, seed, suffix, fps=10)
+    if show_it:
+        webbrowser.open(out.resolve().as_uri())
+
+
+def _played(arena: Arena, names: list[str], seed: int, show: Move) -> list[Side]:
+    """The first evaluation episode of a seed under each policy."""
+    from ecn_marl.experiments import policies as po
+    from ecn_marl.render.episode import Side, record
+
+    sides: list[Side] = []
+    for name in names:
+        label = po.resolve(name).label
+        show(len(sides), f"{label}: compiling")
+        env, controller = arena.env(name), arena.controller(name)
+        sides.append(Side(label, env, record(env, env.default_params, controller, seed)))
+    return sides
+
+
+def _write_film(sides: list[Side], out: Path, seed: int, suffix: str, fps: int) -> None:
+    """Write the film, and print what is in it."""
+    from ecn_marl._files import Output, write_all
+    from ecn_marl.render import player
+
     data = player.content(sides, seed, suffix, fps)
     write_all({out: Output("wb", partial(write_bytes, data))})
     first, size = sides[0], len(data) / 1e6

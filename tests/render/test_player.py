@@ -271,6 +271,26 @@ def test_play_writes_the_page_whole_or_not_at_all(
     assert out.read_bytes() == before and list(tmp_path.iterdir()) == [out]
 
 
+def test_demo_plays_what_ships_and_opens_it(
+    env, episode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The best static setting beside a policy that ships."""
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr("ecn_marl.render.episode.record", lambda *_: episode)
+    monkeypatch.setattr("ecn_marl.experiments.policies.Arena.env", lambda *_: env)
+    monkeypatch.setattr("ecn_marl.experiments.policies.Arena.controller", lambda *_: None)
+    out = tmp_path / "demo.html"
+    result = CliRunner().invoke(app, ["demo", "--out", str(out)])
+    assert result.exit_code == 0, result.stderr
+    assert opened == [out.resolve().as_uri()]
+    labels = [line.partition(":")[0] for line in result.stdout.splitlines()[1:]]
+    assert labels == ["best static", "MAPPO restore-serve-mappo"]
+    command = ["demo", "--scenario", "websearch-v0", "--no-open", "--out", str(out)]
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 2 and "restore-serve-v0" in refused.stderr and len(opened) == 1
+
+
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
 
 
