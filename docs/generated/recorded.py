@@ -98,30 +98,72 @@ def papers_pet() -> str:
 
 def papers_pet_own() -> str:
     """Learners of PET's cells beside the best static settings under their own rewards."""
+    return _own("pet")
+
+
+def papers_acc_own() -> str:
+    """The same of ACC."""
+    return _own("acc")
+
+
+def papers_haecn_own() -> str:
+    """The same of HAECN."""
+    return _own("haecn")
+
+
+def papers_readings() -> str:
+    """The same of the choices that PET and ACC leave open."""
+    return _own("readings")
+
+
+def _own(name: str) -> str:
+    """Learners of a suite beside the best static settings under their own rewards."""
     from ecn_marl.render.papers import own_markdown
 
+    suite = _suite(name)
+    return own_markdown(suite) if suite else _missing(name)
+
+
+def _suite(name: str) -> dict[str, Any] | None:
+    """A suite of the folder of results that `bench all` wrote; None if it is not there."""
     file = RESULTS / "papers" / "results.json"
     suites = json.loads(file.read_text())["papers"] if file.is_file() else []
-    found = [own_markdown(suite) for suite in suites if suite["paper"] == "pet"]
-    return found[0] if found else "*No results of `bench pet` are recorded in this checkout.*"
+    return next((suite for suite in suites if suite["paper"] == name), None)
+
+
+def _missing(name: str) -> str:
+    return f"*No results of `bench {name}` are recorded in this checkout.*"
 
 
 def papers_choices() -> str:
-    """What PET, ACC and HAECN leave open, and what their best readings take."""
+    """What PET, ACC and HAECN leave open, what their best readings take, what others give."""
     from ecn_marl.experiments.papers import rows
 
-    readings = (rows.PET_READING, rows.ACC_READING, rows.HAECN_READING)
+    suite = _suite("readings")
+    measured = suite["cells"][0]["rows"] if suite else {}
     table = [
         [
             f"{row.name.partition(':')[0].upper()}: {choice.what}",
             choice.paper,
             choice.published,
             choice.reading,
+            "<br>".join(_gives(text, measured.get(n)) for n, text in choice.rows.items()),
         ]
-        for row in readings
+        for row in (rows.PET_READING, rows.ACC_READING, rows.HAECN_READING)
         for choice in row.choices
     ]
-    return markdown(["value", "the paper", "as published", "best reading"], table)
+    head = ["value", "the paper", "as published", "best reading", "another choice gives"]
+    return markdown(head, table)
+
+
+def _gives(text: str, row: dict[str, Any] | None) -> str:
+    """What a choice gives: the mean queue, and what is missing to the best static setting."""
+    if row is None:
+        return f"{text}: not measured"
+    queue, own = row["figures"]["queue"], row["own"]
+    interval = f"[{queue['low']:.3g}, {queue['high']:.3g}]"
+    missing = f"{own['margin']['value']:+.4f}".replace("-", "−")
+    return f"{text}: {queue['value']:.3g} KB {interval}, own reward {missing}"
 
 
 def papers_acc() -> str:
@@ -138,15 +180,13 @@ def _paper(name: str) -> str:
     """The claims of a paper, from the folder of results that `bench all` wrote."""
     from ecn_marl.render.papers import claims_markdown
 
-    file = RESULTS / "papers" / "results.json"
-    suites = json.loads(file.read_text())["papers"] if file.is_file() else []
-    for suite in suites:
-        if suite["paper"] == name:
-            protocol = suite["protocol"]
-            size = "small suite" if protocol["small"] else "full size"
-            seeds = f"{protocol['seeds']} seeds, {protocol['episodes']} episodes"
-            return f"{size.capitalize()}, {seeds}.\n\n{claims_markdown(suite)}"
-    return f"*No results of `bench {name}` are recorded in this checkout.*"
+    suite = _suite(name)
+    if suite is None:
+        return _missing(name)
+    protocol = suite["protocol"]
+    size = "small suite" if protocol["small"] else "full size"
+    seeds = f"{protocol['seeds']} seeds, {protocol['episodes']} episodes"
+    return f"{size.capitalize()}, {seeds}.\n\n{claims_markdown(suite)}"
 
 
 def reliability() -> str:

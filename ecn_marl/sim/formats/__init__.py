@@ -7,6 +7,7 @@
 | `hpcc_config` | `config.txt`: `KEY value ...` | HPCC, ConWeave |
 | `hpcc_fct` | `fct.txt`, written | HPCC |
 | `cdf` | flow sizes: `size percent` or `size,fraction` | traffic generators |
+| `goal` | schedules of sends, receives, computations: a graph of flows | LogGOPSim and its kin |
 
 `hpcc_senders` finds the preset that a `config.txt` has the constants of, `case` reads the files of
 an experiment together, `lines` knows lines, units, and what kind of file a file is.
