@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 VERSIONS ?= lowest
 EXTRAS ?= supersuit sb3 torchrl benchmarl jaxmarl rllib wandb datasets
 
-.PHONY: run about-run test validate differential fresh robustness coverage mutation lint format wheel-test sbom docs first-hour notebooks bridges versions thorough clean
+.PHONY: run about-run test validate differential settings fresh robustness coverage mutation lint format wheel-test sbom docs first-hour notebooks bridges versions thorough clean
 
 run: about-run $(STAMP)  ## train IPPO, evaluate it beside the static settings, print the table, draw the plots
 	$(BIN)/ecn-marl train ippo --out $(RUN) --evaluate --overwrite
@@ -41,6 +41,9 @@ wheel-test: $(STAMP)  ## the built wheel, outside the checkout: its files, impor
 
 differential: $(STAMP)  ## the fluid beside packets, case by case (half an hour); the table goes into docs/validation.md
 	$(BIN)/python tests/packets/campaign.py
+
+settings: $(STAMP)  ## J of 36 static settings in the fluid and on packets, four scenarios (hours); the table goes into docs/validation.md
+	$(BIN)/python tests/packets/settings.py
 
 fresh: $(STAMP)  ## property tests with fresh examples (minutes); what fails is printed to be pasted as @example
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m hypothesis --hypothesis-profile fresh
