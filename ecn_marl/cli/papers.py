@@ -63,11 +63,12 @@ def bench(options: Options, out: Path, results: Path | None, as_json: bool) -> N
     from ecn_marl.experiments.papers.outcome import outcome
     from ecn_marl.experiments.papers.publish import publish
     from ecn_marl.experiments.papers.run import SuitePlan, check_folder, protocol, run_suite
+    from ecn_marl.experiments.plan import policy_names
     from ecn_marl.render.papers import choices_markdown, claims_markdown
     from ecn_marl.speed.machine import describe
 
     only, cells = (
-        tuple(x.strip() for x in (listed or "").split(",") if x.strip())
+        tuple(x.strip() for x in policy_names(listed or "") if x.strip())
         for listed in (options.algorithms, options.cells)
     )
     names = list(SUITES) if ALL in options.names else list(dict.fromkeys(options.names))

@@ -524,6 +524,8 @@ def test_options_that_papers_do_not_have_are_refused(tmp_path):
         "bench", "pet", "--sealed", "--out", tmp_path / "x"
     )
     assert "unknown algorithm" in failure("bench", "pet", "--algos", "ptt", "--out", tmp_path / "x")
+    setting = ("--algos", "pet:reading,static:5,200,0.3", "--out", tmp_path / "x")
+    assert "'static:5,200,0.3'" in failure("bench", "pet", *setting)
     assert "papers" in failure("bench", "websearch-v0", "--resume", "--out", tmp_path / "x")
     assert "unknown cell" in failure("bench", "pet", "--cells", "web", "--out", tmp_path / "x")
     assert "papers" in failure("bench", "websearch-v0", "--cells", "a", "--out", tmp_path / "x")
