@@ -197,12 +197,38 @@ def measure(program: TrialProgram) -> dict[str, float]:
         `agree`, the smallest share of equal numbers of any step (0 if a decision differs), and the
         median seconds of a step, `xla_s` and `kernel_s`.
     """
+    by_xla, by_kernel = forms(program)
+    agree, state = agreement(program, by_xla, by_kernel)
+    extra = [value for value, _ in program.extra]
+
+    def times(step: Callable[..., Any]) -> float:
+        return _seconds(lambda s: step(jnp.int32(0), s, *extra)[0], state)
+
+    return {"agree": agree, "xla_s": times(by_xla), "kernel_s": times(by_kernel)}
+
+
+def forms(program: TrialProgram) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The program's steps of all environments, compiled by XLA and as a kernel."""
     # Here, not above: `mapping` imports this module.
     from ecn_marl.lanes.mapping import vmap
 
     axes = (None, 0, *(0 if own else None for _, own in program.extra))
-    by_xla = jax.jit(jax.vmap(program.step, axes))
-    by_kernel = jax.jit(vmap(program.step, axes))
+    args = (jnp.int32(0), program.state, *(value for value, _ in program.extra))
+    by_xla, by_kernel = (
+        jax.jit(batch).lower(*args).compile()
+        for batch in (jax.vmap(program.step, axes), vmap(program.step, axes))
+    )
+    return by_xla, by_kernel
+
+
+def agreement(
+    program: TrialProgram, by_xla: Callable[..., Any], by_kernel: Callable[..., Any]
+) -> tuple[float, PyTree]:
+    """Smallest share of equal numbers of any of `STEPS` steps, 0 if a decision differs.
+
+    Returns:
+        The share, and XLA's states after the last step.
+    """
     extra = [value for value, _ in program.extra]
     state, agree = program.state, 1.0
     for turn in range(STEPS):
@@ -210,11 +236,7 @@ def measure(program: TrialProgram) -> dict[str, float]:
         agree = min(agree, _agreement(expected, result))
         # Both continue from XLA's state: a difference in one step does not grow in the next ones.
         state = expected[0]
-
-    def times(step: Callable[..., Any]) -> float:
-        return _seconds(lambda s: step(jnp.int32(0), s, *extra)[0], state)
-
-    return {"agree": agree, "xla_s": times(by_xla), "kernel_s": times(by_kernel)}
+    return agree, state
 
 
 def _agreement(expected: PyTree, result: PyTree) -> float:

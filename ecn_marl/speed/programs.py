@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -140,7 +141,9 @@ def compiled_steps(
     return compiled(run, *carry, params, jnp.int32(1)), carry, params
 
 
-def time_env(env: EcnEnv, envs: int, devices: int, plan: Plan) -> Measured:
+def time_env(
+    env: EcnEnv, envs: int, devices: int, plan: Plan, alone: AbstractContextManager[None] | None = None
+) -> Measured:
     """Time environments alone: random actions, new episodes where one ends.
 
     Args:
@@ -148,6 +151,7 @@ def time_env(env: EcnEnv, envs: int, devices: int, plan: Plan) -> Measured:
         envs: how many are stepped at once.
         devices: devices at most; as many are used as divide `envs`.
         plan: how it is timed.
+        alone: entered once all is compiled; timed within.
     """
     used_devices = fitting_devices(envs, devices)
     at_once = math.gcd(plan.steps or AT_ONCE, AT_ONCE)  # a run is a whole number of calls
@@ -160,12 +164,15 @@ def time_env(env: EcnEnv, envs: int, devices: int, plan: Plan) -> Measured:
         jax.block_until_ready(carry)
 
     calls = None if plan.steps is None else plan.steps // at_once
-    timing = measure(advance, replace(plan, steps=calls))
+    with alone or nullcontext():
+        timing = measure(advance, replace(plan, steps=calls))
     timing = replace(timing, steps=timing.steps * at_once)
     return Measured(program, timing, used_devices, size, flagged(carry[1]))
 
 
-def time_training(algorithm: str, env: EcnEnv, envs: int, plan: Plan) -> tuple[Measured, int]:
+def time_training(
+    algorithm: str, env: EcnEnv, envs: int, plan: Plan, alone: AbstractContextManager[None] | None = None
+) -> tuple[Measured, int]:
     """Time a trainer with its default settings: roll-outs and gradient steps.
 
     Args:
@@ -173,6 +180,7 @@ def time_training(algorithm: str, env: EcnEnv, envs: int, plan: Plan) -> tuple[M
         env: environment.
         envs: how many are stepped at once.
         plan: how it is timed; its steps are rounded up to whole updates.
+        alone: entered once all is compiled; timed within.
 
     Returns:
         Its timing, where a step is one update, and the environment steps of an update.
@@ -193,7 +201,8 @@ def time_training(algorithm: str, env: EcnEnv, envs: int, plan: Plan) -> tuple[M
     if plan.steps is not None:
         updates = -(-plan.steps * envs // config.steps_per_update)
         plan = Plan(plan.runs, updates, plan.target_s)
-    timing = measure(advance, plan)
+    with alone or nullcontext():
+        timing = measure(advance, plan)
     return Measured(program, timing, 1, size, flagged(state)), config.steps_per_update
 
 
