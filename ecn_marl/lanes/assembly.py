@@ -23,18 +23,30 @@ class Module:
 
     Attributes:
         lanes: environments in a vector.
-        threads: whether a vector is `lanes` threads that run in step, each of which computes the
-            scalars of its environment (`kernel`).
+        share: threads of a GPU that share each of these environments; 0 on a CPU.
     """
 
-    def __init__(self, plan: Plan, lanes: int, threads: bool = False) -> None:
+    def __init__(self, plan: Plan, lanes: int, share: int = 0) -> None:
         """An empty module for a plan."""
-        self.plan, self.lanes, self.threads = plan, lanes, threads
+        self.plan, self.lanes, self.share = plan, lanes, share
         self.functions: list[str] = []
         self.declared: dict[str, str] = {}
         self._tables: dict[tuple[str, bytes], str] = {}
         self._globals: list[str] = []
         self._count = 0
+
+    @property
+    def threads(self) -> bool:
+        """Whether code is for a GPU's threads, which compute scalars."""
+        return self.share > 0
+
+    @property
+    def distances(self) -> list[int]:
+        """Differences between the numbers of threads that share an environment, as powers of two.
+
+        Neighbouring threads compute neighbouring environments: so they read one line of memory.
+        """
+        return [self.lanes << k for k in range(self.share.bit_length() - 1)]
 
     def name(self, stem: str) -> str:
         """A new name."""

@@ -15,7 +15,8 @@ import jax
 import llvmlite.binding as llvm
 
 from ecn_marl.lanes.compat import FFI
-from ecn_marl.lanes.kernel import BLOCK, WARP, WARPS
+from ecn_marl.lanes.dealing import WARP
+from ecn_marl.lanes.kernel import BLOCK, WARPS
 from ecn_marl.lanes.native import HEAD, Handler, load, optimize, pointers
 
 PROCESSOR, PTX_VERSION = "sm_80", "ptx80"
@@ -105,12 +106,13 @@ def ptx(text: str) -> str:
     return str(machine.emit_assembly(module))
 
 
-def launcher(kernel: int, driver: int) -> tuple[llvm.ExecutionEngine, Handler]:
+def launcher(kernel: int, driver: int, lanes: int) -> tuple[llvm.ExecutionEngine, Handler]:
     """A handler for XLA that launches a kernel.
 
     Args:
         kernel: the driver's handle of the kernel.
         driver: address of the driver's `cuLaunchKernel`.
+        lanes: environments of a warp.
 
     Returns:
         The engine, which keeps the code loaded, and the handler.
@@ -118,8 +120,8 @@ def launcher(kernel: int, driver: int) -> tuple[llvm.ExecutionEngine, Handler]:
     text = HANDLER.format(
         kernel=kernel,
         driver=driver,
-        vector=WARP,
-        vector_less=WARP - 1,
+        vector=lanes,
+        vector_less=lanes - 1,
         warps=WARPS,
         block=BLOCK,
         each=BLOCK // WARP,
@@ -136,11 +138,12 @@ def name_of(text: str) -> str:
     return "ecn_marl_lanes_cuda_" + hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-def register(text: str) -> str:
+def register(text: str, lanes: int) -> str:
     """Compile a kernel and register it with XLA.
 
     Args:
         text: a module with a kernel `step`, see `kernel`.
+        lanes: environments of a warp.
 
     Returns:
         The name of the target, for `jax.ffi.ffi_call`.
@@ -154,7 +157,7 @@ def register(text: str) -> str:
     driver, kernel = _load(ptx(text))
     launch = ctypes.cast(driver.cuLaunchKernel, ctypes.c_void_p).value
     assert launch is not None
-    compiled, handler = launcher(kernel, launch)
+    compiled, handler = launcher(kernel, launch, lanes)
     jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="CUDA")
     # XLA keeps only the handler's address.
     _loaded[name] = compiled, handler

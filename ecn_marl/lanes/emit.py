@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ecn_marl.lanes.assembly import Module
+from ecn_marl.lanes.dealing import (
+    WAIT,
+    dealt_list,
+    dealt_loop,
+    in_one_thread,
+    list_of,
+    listed_element,
+)
 from ecn_marl.lanes.graph import Argument, Carry, Map, Node, Operand, View, is_identity
-from ecn_marl.lanes.loop_codegen import LoopBody
+from ecn_marl.lanes.loop_codegen import PARTS, LoopBody
 from ecn_marl.lanes.matmul import write_matmul
 from ecn_marl.lanes.schedule import Plan
 from ecn_marl.lanes.steps import Group, Step, Turns
@@ -22,14 +30,20 @@ GLOBAL = "ptr addrspace(1)"
 """A pointer to a GPU's global memory. Instructions on it need not find out which memory it is."""
 
 
-def write_steps(module: Module, steps: list[Step]) -> list[str]:
-    """Write functions for steps; their names, in order."""
+def write_steps(module: Module, steps: list[Step], dealt: bool = False) -> list[str]:
+    """Write functions for steps; their names, in order.
+
+    Args:
+        module: the module that they are part of.
+        steps: the steps.
+        dealt: whether a GPU's threads share the work; otherwise one thread does all of it.
+    """
     names = []
     for step in steps:
         if isinstance(step, Turns):
-            names.append(_write_turns(module, step))
+            names.append(_write_turns(module, step, dealt))
             continue
-        names.append(write_group(module, step))
+        names.append(write_group(module, step, dealt))
         names += [
             _write_list(module, i)
             for i in step.items
@@ -44,20 +58,25 @@ def _write_function(module: Module, prefix: str, lines: list[str]) -> str:
     # `noalias`: no store changes these pointers, so LLVM may load them before a loop.
     head = f"define internal void {name}(ptr noalias %args, ptr %own, ptr %shared) #0 {{"
     if module.threads:
-        head = f"define internal void {name}({', '.join(f'{GLOBAL} %{p}.g' for p in SPACES)}) #0 {{"
+        given = ", ".join([*(f"{GLOBAL} %{p}.g" for p in SPACES), "i64 %sub"])
+        head = f"define internal void {name}({given}) #0 {{"
         # Code for the CPU and for GPUs is the same after this cast: LLVM follows it back and still
-        # knows the address space.
+        # knows the address space. `%sub`: the thread's number among those of its environment.
         lines = [f"  %{p} = addrspacecast {GLOBAL} %{p}.g to ptr" for p in SPACES] + lines
     module.functions.append("\n".join([head, *lines, "  ret void", "}"]))
     return name
 
 
-def write_group(module: Module, group: Group) -> str:
+def write_group(module: Module, group: Group, dealt: bool = False) -> str:
     """Write the function of a group."""
     if group.is_matmul:
         (item,) = group.items
         assert isinstance(item, Map)
-        return _write_function(module, "@product", write_matmul(module, item))
+        lines = write_matmul(module, item, dealt)
+        return _write_function(module, "@product", [*lines, *([WAIT] if dealt else [])])
+    if dealt and group.size > 1 and not any(_needs_turn_before(i) for i in group.items):
+        body = _computed(module, group, "%i", 0)
+        return _write_function(module, "@group", dealt_loop(module, group, body))
     if group.size <= UNROLLED and group.flag is None:
         lines, first = [], 0
         for i in range(group.size):
@@ -65,21 +84,35 @@ def write_group(module: Module, group: Group) -> str:
             # Local names of a function have to differ from turn to turn.
             first = body.named
             lines += body.lines
-        return _write_function(module, "@group", lines)
-    body = _body(module, group, "%i", 0)
-    loop = _loop_over_all if group.flag is None else _loop_over_list
-    return _write_function(module, "@group", loop(module, group, body))
+    else:
+        body = _body(module, group, "%i", 0)
+        loop = _loop_over_all if group.flag is None else _loop_over_list
+        lines = loop(module, group, body)
+    if dealt:
+        lines = in_one_thread(lines)
+    return _write_function(module, "@group", lines)
+
+
+def _needs_turn_before(item: Map | Write) -> bool:
+    """Whether an item needs what another turn of its loop has computed."""
+    return isinstance(item, Map) and item.op == "running"
 
 
 def _body(module: Module, group: Group, index: str, first: int) -> LoopBody:
     """One turn of a group; its local names begin at `first`."""
+    body = _computed(module, group, index, first)
+    body.lines = [line for part in PARTS for line in body.taken(part)]
+    return body
+
+
+def _computed(module: Module, group: Group, index: str, first: int) -> LoopBody:
+    """One turn of a group; its changes of memory are still to be taken."""
     body = LoopBody(module, group, index, first)
     for item in group.items:
         if isinstance(item, Map):
             body.compute(item)
         else:
             body.write(item)
-    body.finish()
     return body
 
 
@@ -116,27 +149,13 @@ def _loop_over_list(module: Module, group: Group, body: LoopBody) -> list[str]:
         "  %next.row = select i1 %last, i64 %below, i64 %row",
         f"  %over = icmp eq i64 %next.row, {n * rows}",
     ]
-    start: list[str] = []
-    lines = [*_listed_element("%i", "%j", "%row"), *body.lines, *following]
-    if module.threads:
-        start, values, ahead = body.loads()
-        start = [*_listed_element("%i.first", "0", "0"), *start]
-        phis = [*phis, *values]
-        # The last turn loads ahead, too: it needs an element that exists.
-        within = "  %row.next = select i1 %over, i64 0, i64 %next.row"
-        # Loads for the next turn come before this turn computes, so that it need not wait for them.
-        ahead = [*following, within, *_listed_element("%i.next", "%turn", "%row.next"), *ahead]
-        lines = [*_listed_element("%i", "%j", "%row"), *ahead, *body.lines]
+    lines = [*listed_element("%i", "%j", "%row"), *body.lines, *following]
     return [
         *before,
-        _list_address(module, group.flag),
-        f"  %count.at = getelementptr i32, ptr %list, i64 {n}",
-        "  %short = load i32, ptr %count.at, align 4",
-        "  %count = zext i32 %short to i64",
+        *list_of(module, group.flag),
         "  %some = icmp ne i64 %count, 0",
         "  br i1 %some, label %start, label %none",
         "start:",
-        *start,
         "  br label %loop",
         "loop:",
         "  %j = phi i64 [0, %start], [%turn, %loop]",
@@ -151,76 +170,29 @@ def _loop_over_list(module: Module, group: Group, body: LoopBody) -> list[str]:
     ]
 
 
-def _listed_element(name: str, place: str, row: str) -> list[str]:
-    """Number of the element at a place of the list, in a row."""
-    stem = "" if name == "%i" else name[2:]
-    return [
-        f"  %element{stem} = getelementptr i32, ptr %list, i64 {place}",
-        f"  %slot{stem} = load i32, ptr %element{stem}, align 4",
-        f"  %wide{stem} = zext i32 %slot{stem} to i64",
-        f"  {name} = add nuw i64 %wide{stem}, {row}",
-    ]
-
-
-def _list_address(module: Module, flag: Map) -> str:
-    """Address of a flag's list; the threads of a warp share one."""
-    space = "%shared" if module.threads else "%own"
-    return f"  %list = getelementptr i8, ptr {space}, i64 {module.plan.lists[flag]}"
-
-
-def _flag_in_any_lane(module: Module) -> tuple[list[str], list[str], list[str]]:
-    """Lines before a loop that lists elements, lines of its test, and lines after it.
-
-    The test is whether a flag is set in any lane; threads vote. They wait for each other before and
-    after the loop, as no thread may write the list while another one reads it.
-    """
-    if not module.threads:
-        bits = f"i{module.lanes}"
-        return (
-            [],
-            [
-                f"  %flag.at = getelementptr {bits}, ptr %flags, i64 %i",
-                f"  %flag = load {bits}, ptr %flag.at, align {max(module.lanes // 8, 1)}",
-                f"  %some = icmp ne {bits} %flag, 0",
-            ],
-            [],
-        )
-    module.declared["vote"] = "declare i1 @llvm.nvvm.vote.any.sync(i32, i1) convergent"
-    wait = ["  call void @llvm.nvvm.bar.warp.sync(i32 -1)"]
-    return (
-        wait,
-        [
-            f"  %flag.at = getelementptr [{module.lanes} x i32], ptr %flags, i64 %i",
-            "  %flag = load i32, ptr %flag.at, align 4",
-            "  %mine = icmp ne i32 %flag, 0",
-            "  %some = call i1 @llvm.nvvm.vote.any.sync(i32 -1, i1 %mine)",
-        ],
-        wait,
-    )
-
-
 def _write_list(module: Module, flag: Map) -> str:
     """Write the function that lists the elements where a flag is set in any lane."""
-    n = flag.size
-    before, any_set, after = _flag_in_any_lane(module)
+    if module.threads:
+        return _write_function(module, "@list", dealt_list(module, flag))
+    n, bits = flag.size, f"i{module.lanes}"
     return _write_function(
         module,
         "@list",
         [
             f"  %flags = getelementptr i8, ptr %own, i64 {module.plan.offsets[flag]}",
-            _list_address(module, flag),
-            *before,
+            f"  %list = getelementptr i8, ptr %own, i64 {module.plan.lists[flag]}",
             "  br label %loop",
             "loop:",
             "  %i = phi i64 [0, %0], [%next, %loop]",
             "  %count = phi i64 [0, %0], [%more, %loop]",
-            *any_set[:-1],
+            f"  %flag.at = getelementptr {bits}, ptr %flags, i64 %i",
+            f"  %flag = load {bits}, ptr %flag.at, align {max(module.lanes // 8, 1)}",
             # Every element is stored, and the next one overwrites it if its flag is not set. This
             # takes no branch.
             "  %place = getelementptr i32, ptr %list, i64 %count",
             "  %short = trunc i64 %i to i32",
             "  store i32 %short, ptr %place, align 4",
-            any_set[-1],
+            f"  %some = icmp ne {bits} %flag, 0",
             "  %one = zext i1 %some to i64",
             "  %more = add nuw i64 %count, %one",
             "  %next = add nuw i64 %i, 1",
@@ -230,7 +202,6 @@ def _write_list(module: Module, flag: Map) -> str:
             f"  %end = getelementptr i32, ptr %list, i64 {n}",
             "  %all = trunc i64 %more to i32",
             "  store i32 %all, ptr %end, align 4",
-            *after,
         ],
     )
 
@@ -256,14 +227,21 @@ def copied(plan: Plan, turns: Turns, values: list[Operand]) -> list[tuple[Carry,
     ]
 
 
-def _write_copies(module: Module, pairs: Sequence[tuple[Node, Operand]]) -> list[str]:
+def _write_copies(
+    module: Module, pairs: Sequence[tuple[Node, Operand]], dealt: bool
+) -> list[str]:
     """Write functions that copy values; their names, in order."""
     names = []
     for target, source in pairs:
         group = Group(target.size)
         body = LoopBody(module, group, "%i")
-        body.save(target, "%i", body.operand(source))
-        names.append(_write_function(module, "@copy", _loop_over_all(module, group, body)))
+        body.copy(target, source)
+        if dealt:
+            lines = dealt_loop(module, group, body)
+        else:
+            body.lines = [line for part in PARTS for line in body.taken(part)]
+            lines = _loop_over_all(module, group, body)
+        names.append(_write_function(module, "@copy", lines))
     return names
 
 
@@ -271,15 +249,15 @@ def calls(module: Module, names: list[str]) -> list[str]:
     """Call functions for steps."""
     operands = "ptr %args, ptr %own, ptr %shared"
     if module.threads:
-        operands = ", ".join(f"{GLOBAL} %{p}.g" for p in SPACES)
+        operands = ", ".join([*(f"{GLOBAL} %{p}.g" for p in SPACES), "i64 %sub"])
     return [f"  call void {n}({operands})" for n in names]
 
 
-def _write_turns(module: Module, turns: Turns) -> str:
+def _write_turns(module: Module, turns: Turns, dealt: bool) -> str:
     """Write the function of a loop."""
-    before = _write_copies(module, copied(module.plan, turns, turns.loop.initial))
-    inner = write_steps(module, turns.steps)
-    after = _write_copies(module, copied(module.plan, turns, turns.loop.following))
+    before = _write_copies(module, copied(module.plan, turns, turns.loop.initial), dealt)
+    inner = write_steps(module, turns.steps, dealt)
+    after = _write_copies(module, copied(module.plan, turns, turns.loop.following), dealt)
     return _write_function(
         module,
         "@turns",

@@ -1,22 +1,23 @@
-"""The same loops as one GPU kernel: an environment per thread, a warp of 32 threads per vector.
+"""The same loops as one GPU kernel: the threads of a warp share some environments.
 
-All threads of a warp go through the same loops over the same elements, as no branch depends on an
-environment's data. Where a loop skips idle elements, the warp votes which. Element `e` of a node
-lies at `e * 128 + lane * 4` of the warp's workspace, so that a warp reads and writes whole lines.
-The first thread of every warp computes what environments share.
+A warp of 32 threads computes `lanes` environments at a time, 1 to 16, each with `32 / lanes`
+threads. Thread `lanes * k + e` computes elements `k`, `k + 32 / lanes`, ... of environment `e`
+(`dealing`). Element `i` of a node lies at `4 * (i * lanes + e)` of the warp's workspace, so that a
+warp reads and writes whole lines of memory. The first thread of every warp computes what
+environments share.
+
+Few environments in a warp finish an interval sooner, many waste fewer threads on short arrays.
 """
 
 from __future__ import annotations
 
 from ecn_marl.lanes.assembly import Code, Module
+from ecn_marl.lanes.dealing import WARP
 from ecn_marl.lanes.emit import GLOBAL, calls, write_steps
 from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import BOOL, Argument, Node, View
 from ecn_marl.lanes.schedule import Plan
 from ecn_marl.lanes.transfer import counted
-
-WARP = 32
-"""Threads of a warp: they run in step."""
 
 BLOCK = 64
 """Threads of a block: few, so that small batches are spread over all of a GPU's processors."""
@@ -32,19 +33,29 @@ AT_ONCE = 8
 """Elements that are loaded before the first is stored: they wait for memory together."""
 
 
+LANES = (1, 2, 4, 8)
+"""Numbers of environments of a warp."""
+
+
+def lanes_for(size: int) -> int:
+    """Environments of a warp for a batch: as few as leave work for `WARPS` warps."""
+    return next((n for n in LANES if size <= n * WARPS), LANES[-1])
+
+
 def write_kernel(
-    plan: Plan, arguments: list[Argument], results: list[View], ordered: bool = False
+    plan: Plan, arguments: list[Argument], results: list[View], lanes: int, ordered: bool = False
 ) -> tuple[str, int]:
     """A module with a kernel `step(arguments ..., results ..., work, batch)`.
 
     It takes pointers to the buffers of arguments and results; those that differ between
     environments have a leading axis of `batch`. It is launched with blocks of `BLOCK` threads, no
-    more than `WARPS` warps, which go through the batch 32 environments at a time.
+    more than `WARPS` warps, which go through the batch `lanes` environments at a time.
 
     Args:
         plan: what to do, made for threads.
         arguments: the program's arguments.
         results: its results, whole nodes.
+        lanes: environments of a warp, a power of two up to 16.
         ordered: whether one more argument tells in which order environments fill warps.
 
     Returns:
@@ -56,8 +67,8 @@ def write_kernel(
     # Each is a pointer of 8 bytes, beside the workspace, the order and the size of the batch.
     if len(arguments) + len(results) > POINTERS:
         raise Unsupported(f"programs of more than {POINTERS} arguments and results on a GPU")
-    module = Module(plan, WARP, threads=True)
-    shared, steps = write_steps(module, plan.shared), write_steps(module, plan.steps)
+    module = Module(plan, lanes, WARP // lanes)
+    shared, steps = write_steps(module, plan.shared), write_steps(module, plan.steps, dealt=True)
     for flags in (False, True):
         for name, inward in (("take", True), ("give", False)):
             _mover(module, f"@{name}_{'flags' if flags else 'words'}", flags, inward)
@@ -72,6 +83,10 @@ def write_kernel(
     text = KERNEL.format(
         parameters=", ".join(f"{GLOBAL} {p}" for p in [*pointers, "%work"]),
         bytes=size,
+        lanes=lanes,
+        lanes_less=lanes - 1,
+        log_lanes=lanes.bit_length() - 1,
+        log_lanes_two=lanes.bit_length(),
         shared_at=own_bytes,
         args_at=own_bytes + shared_bytes,
         pointers="\n".join(_pointers([a for a in arguments if not a.varies])),
@@ -110,34 +125,37 @@ def _moves(module: Module, name: str, pairs: list[tuple[Node, str]], suffix: str
         lines.append(
             f"  {near} = getelementptr i8, {GLOBAL} %own.g, i64 {module.plan.offsets[node]}"
         )
-        if suffix:  # threads past the end of the batch store nothing
+        if suffix:  # environments past the end of the batch are not stored
             count = f"{near}.count"
             lines.append(f"  {count} = select i1 %inside, i64 {node.size}, i64 0")
         kind = "flags" if node.dtype == BOOL else "words"
         lines += [
             f"  {near}.row = mul i64 %row, {node.size}",
             f"  call void {name}_{kind}({GLOBAL} {pointer}, {GLOBAL} {near}, i64 {count},"
-            f" i64 {near}.row)",
+            f" i64 {near}.row, i64 %sub)",
         ]
     return lines
 
 
 def _mover(module: Module, name: str, flags: bool, inward: bool) -> None:
-    """Write a function that moves one environment's array: `(base, near, size, first)`."""
+    """Write a function that moves one environment's array: `(base, near, size, first, sub)`."""
+    share = module.share
     lines = [
         f"define internal void {name}({GLOBAL} noalias %base, {GLOBAL} noalias %near, i64 %size,"
-        " i64 %first) #2 {",
+        " i64 %first, i64 %sub) #2 {",
         "entry:",
         f"  %far = getelementptr {'i8' if flags else 'i32'}, {GLOBAL} %base, i64 %first",
-        f"  %whole = and i64 %size, {-AT_ONCE}",
+        # The elements of this thread: `sub`, `sub + share` and so on, below `size`.
+        f"  %whole = and i64 %size, {-AT_ONCE * share}",
+        "  %rest = add i64 %whole, %sub",
     ]
     before, named = "entry", 0
     for stem, start, end, step in (
-        ("block", "0", "%whole", AT_ONCE),
-        ("remainder", "%whole", "%size", 1),
+        ("block", "%sub", "%whole", AT_ONCE * share),
+        ("remainder", "%rest", "%size", share),
     ):
         code = Code(module, named)
-        _move(code, flags, f"%i{stem}", step, inward)
+        _move(code, flags, f"%i{stem}", step // share, inward)
         named = code.named
         lines += counted(stem, before, start, end, step, code.lines)
         before = f"{stem}done"
@@ -147,10 +165,13 @@ def _mover(module: Module, name: str, flags: bool, inward: bool) -> None:
 def _move(code: Code, flags: bool, i: str, count: int, inward: bool) -> None:
     """Move `count` elements; flags are bytes outside and numbers inside."""
     kind, size = ("i8", 1) if flags else ("i32", 4)
+    lanes, share = code.module.lanes, code.module.share
     far = code.emit(f"getelementptr {kind}, {GLOBAL} %far, i64 {i}")
-    near = code.emit(f"getelementptr [{WARP} x i32], {GLOBAL} %near, i64 {i}")
-    outer = [code.emit(f"getelementptr {kind}, {GLOBAL} {far}, i64 {k}") for k in range(count)]
-    inner = [code.emit(f"getelementptr i8, {GLOBAL} {near}, i64 {128 * k}") for k in range(count)]
+    near = code.emit(f"getelementptr [{lanes} x i32], {GLOBAL} %near, i64 {i}")
+    outer, inner = (
+        [code.emit(f"getelementptr {t}, {GLOBAL} {p}, i64 {k * share}") for k in range(count)]
+        for t, p in ((kind, far), (f"[{lanes} x i32]", near))
+    )
     if inward:
         values = [code.emit(f"load {kind}, {GLOBAL} {p}, align {size}") for p in outer]
         if flags:
@@ -181,17 +202,19 @@ define ptx_kernel void @step({parameters}, i64 %batch) #1 {{
   %tid = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
   %block = call i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
   %blocks = call i32 @llvm.nvvm.read.ptx.sreg.nctaid.x()
-  %lane.short = and i32 %tid, 31
-  %lane = zext i32 %lane.short to i64
+  %thread.short = and i32 %tid, 31
+  %thread = zext i32 %thread.short to i64
+  %lane = and i64 %thread, {lanes_less} ; which of the warp's environments
+  %sub = lshr i64 %thread, {log_lanes} ; and which of its threads
   %in.block.short = lshr i32 %tid, 5
   %in.block = zext i32 %in.block.short to i64
   %block.long = zext i32 %block to i64
   %before = shl i64 %block.long, 1
   %warp = add i64 %before, %in.block
   %blocks.long = zext i32 %blocks to i64
-  %stride = shl i64 %blocks.long, 6 ; environments of all warps
+  %stride = shl i64 %blocks.long, {log_lanes_two} ; environments of all warps, two in a block
   %last = sub i64 %batch, 1
-  %start = shl i64 %warp, 5
+  %start = shl i64 %warp, {log_lanes}
   %any = icmp ult i64 %start, %batch
   br i1 %any, label %begin, label %done
 begin:
@@ -201,7 +224,7 @@ begin:
   %own.g = getelementptr i8, ptr addrspace(1) %space, i64 %column
   %shared.g = getelementptr i8, ptr addrspace(1) %space, i64 {shared_at}
   %args.g = getelementptr i8, ptr addrspace(1) %space, i64 {args_at}
-  %leads = icmp eq i64 %lane, 0
+  %leads = icmp eq i64 %thread, 0
   br i1 %leads, label %once, label %ready ; shared values: one thread writes, then all may read
 once:
 {pointers}
@@ -218,10 +241,12 @@ loop:
   %place = select i1 %inside, i64 %number, i64 %last
 {row}
 {take}
+  call void @llvm.nvvm.bar.warp.sync(i32 -1)
 {each}
   ; Results may lie where other threads still read arguments.
   call void @llvm.nvvm.bar.warp.sync(i32 -1)
 {give}
+  call void @llvm.nvvm.bar.warp.sync(i32 -1)
   %next = add i64 %first, %stride
   %more = icmp ult i64 %next, %batch
   br i1 %more, label %loop, label %done

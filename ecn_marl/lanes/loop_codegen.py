@@ -1,9 +1,9 @@
 """The code of one turn of a loop over elements: addresses, operands, stores.
 
 In the workspace, an element of a node that varies between environments is a vector: a number per
-environment, or a bit per environment for flags. On a GPU every environment has a thread of its own.
-There values are scalars, `%own` points to the thread's column of the vectors, and a flag is a
-number.
+environment, or a bit per environment for flags. On a GPU several threads share an environment and
+deal its elements among them. There values are scalars, `%own` points to the environment's column of
+the vectors, and a flag is a number.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ecn_marl.lanes.assembly import SCALAR, Code, Module
+from ecn_marl.lanes.assembly import SCALAR, Code, Module, literal
+from ecn_marl.lanes.builder import neutral
 from ecn_marl.lanes.elementwise import apply, combine, select
 from ecn_marl.lanes.graph import (
     BOOL,
@@ -37,9 +38,18 @@ from ecn_marl.lanes.steps import Group
 
 T = TypeVar("T")
 
+PARTS = ("turn", "in order", "stores")
+"""Parts of a turn, in order: what is computed, changes of elements that other threads may change,
+and stores."""
+
+
+def _repeats(positions: np.ndarray) -> bool:
+    """Whether several turns write to the same element."""
+    return len(np.unique(positions)) < len(positions)
+
 
 def _kind(node: Node) -> str:
-    """LLVM's type of an element in a thread's column of the workspace."""
+    """LLVM's type of an element in an environment's column of the workspace."""
     return "i32" if node.dtype == BOOL else SCALAR[node.dtype]
 
 
@@ -62,13 +72,14 @@ class LoopBody(Code):
             set() if index.isdigit() else sums_in_registers(group, not module.threads)
         )
         self._distance = {index: 0}
-        self._loaded: dict[tuple[Node, int], str] = {}
         self._sums: dict[tuple[Store, str], str] = {}
         self.computed = {i: None for i in group.items if isinstance(i, Map)}
         self.values: dict[object, str] = {}
         self._vectors: dict[str, str] = {}
         self._once: dict[tuple[str, ...], Any] = {}
         self._stores_at_end: list[tuple[Node, str, str]] = []
+        self._in_order: list[Callable[[], None]] = []
+        self._apart: list[Callable[[], None]] = []
 
     # --- addresses --------------------------------------------------------------------------------
 
@@ -220,45 +231,8 @@ class LoopBody(Code):
         element = self.element(where)
         key = ("element", node, element)
         if key not in self.values:
-            if self._listed and element in self._distance and self._in_plan(node):
-                self.values[key] = self._load_before(node, self._distance[element])
-            else:
-                self.values[key] = self.load(node, element)
+            self.values[key] = self.load(node, element)
         return self.widened(self.values[key], node)
-
-    @property
-    def _listed(self) -> bool:
-        """Whether a thread's loop goes through a list of elements; its loads are a turn ahead."""
-        return self.module.threads and self.group.flag is not None
-
-    def _load_before(self, node: Node, first: int) -> str:
-        """An element at a fixed distance from the turn's own, loaded in the turn before."""
-        name = self._loaded.setdefault((node, first), f"%loaded{len(self._loaded)}")
-        return self.emit(f"icmp ne i32 {name}, 0") if node.dtype == BOOL else name
-
-    def loads(self) -> tuple[list[str], list[str], list[str]]:
-        """Loads of the first turn, values of this turn, loads of the next.
-
-        A turn waits for memory while it computes: it loads what the next one needs before it stores
-        anything. Results stay the same. What a loop reads at its own elements was written before
-        the loop, and no store overwrites what a later turn reads (`schedule`).
-        """
-        codes = []
-        for stem, index in (("%first", "%i.first"), ("%ahead", "%i.next")):
-            code = LoopBody(self.module, Group(0), index)
-            code.stem = stem
-            names = []
-            for node, first in self._loaded:
-                code._distance[f"{index}+{first}"] = first
-                place = code.pointer(node, f"{index}+{first}")
-                names.append(code.emit(f"load {_kind(node)}, ptr {place}, align 4"))
-            codes.append((code.lines, names))
-        (before, early), (ahead, late) = codes
-        phis = [
-            f"  {name} = phi {_kind(node)} [{a}, %start], [{b}, %loop]"
-            for ((node, _), name), a, b in zip(self._loaded.items(), early, late, strict=True)
-        ]
-        return before, phis, ahead
 
     def widened(self, value: str, node: Node) -> str:
         """The value as a vector, if vectors are being computed."""
@@ -419,10 +393,13 @@ class LoopBody(Code):
             if self._lies_there(item):
                 return
             value, at = self.operand(item.value), self.element(item.fixed)
-            if item.op == "set":
+            if item.op == "set" and not (self.module.threads and _repeats(item.fixed)):
                 self._stores_at_end.append((store, at, value))
-                return
-            self._put(store, at, combine(self, item.op, dtype, self._sum(store, at), value))
+            elif self.module.threads and store not in self._in_registers:
+                later = self._in_order if _repeats(item.fixed) else self._apart
+                later.append(lambda: self._update(item, at, None, value))
+            else:
+                self._put(store, at, combine(self, item.op, dtype, self._sum(store, at), value))
             return
         value = self.operand(item.value)
         rows = self.rows(item.place)
@@ -443,14 +420,30 @@ class LoopBody(Code):
                 value = combine(self, item.op, dtype, self.gather(places, dtype, inside), value)
             self.scatter(value, places, dtype, inside)
             return
-        at = self.emit(f"sext i32 {at} to i64")
-        # Stored in any case; out of bounds it is the old value. Threads of a warp must not diverge.
-        before = self.load(store, at)
+        wide = self.emit(f"sext i32 {at} to i64")
+        self._in_order.append(lambda: self._update(item, wide, inside, value))
+
+    def _update(self, item: Write, at: str, inside: str | None, value: str) -> None:
+        """Change an element in memory; out of bounds it is stored as it was."""
+        store, dtype = item.store, item.store.dtype
+        before = self.load(store, at) if item.op != "set" or inside is not None else ""
         if item.op != "set":
             value = combine(self, item.op, dtype, before, value)
         if inside is not None:
             value = select(self, dtype, inside, value, before)
         self.save(store, at, value)
+
+    def taken(self, part: str) -> list[str]:
+        """Lines of one of the `PARTS` of the turn; none if it is empty."""
+        if part != "turn":
+            known = dict(self.values)  # what a block computes is not known after it
+            for update in self._in_order if part == "in order" else self._apart:
+                update()
+            if part == "stores":
+                self.finish()
+            self.values = known
+        lines, self.lines = self.lines, []
+        return lines
 
     def _sum(self, store: Store, element: str) -> str:
         """The value of a sum so far, from its register or from memory."""
@@ -463,6 +456,44 @@ class LoopBody(Code):
             self._sums[store, element] = value
         else:
             self.save(store, element, value)
+
+    def dealt_sums(self) -> tuple[list[str], list[str], list[str]]:
+        """Lines at the start of each turn, after the loop, and in one thread, for dealt sums.
+
+        Every thread sums its own terms. After the loop, the threads of an environment add up theirs
+        by exchanging them over ever larger distances. One thread adds the total to memory.
+        """
+        ops = {i.store: i.op for i in self.group.items if isinstance(i, Write)}
+        phis: list[str] = []
+        for k, ((store, _), last) in enumerate(self._sums.items()):
+            kind = SCALAR[store.dtype]
+            start = literal(neutral(ops[store], store.dtype), store.dtype)
+            phis.append(f"  %sum{k} = phi {kind} [{start}, %start], [%term{k}, %turn.end]")
+            self.do(f"%term{k} = select i1 %active, {kind} {last}, {kind} %sum{k}")
+        # Names continue those of the turn, as all are in one function.
+        code = LoopBody(self.module, Group(0), "%i", self.named)
+        code.stem = "%total"
+        totals = []
+        for k, (store, _) in enumerate(self._sums):
+            total = f"%term{k}"
+            for distance in self.module.distances:
+                other = code.exchanged(total, store.dtype, distance)
+                total = combine(code, ops[store], store.dtype, total, other)
+            totals.append(total)
+        exchange, code.lines = code.lines, []
+        for (store, element), total in zip(self._sums, totals, strict=True):
+            before = code.load(store, element)
+            code.save(store, element, combine(code, ops[store], store.dtype, before, total))
+        return phis, exchange, code.lines
+
+    def exchanged(self, value: str, dtype: str, distance: int) -> str:
+        """The same value of the thread of this environment whose number differs by a bit."""
+        name = "llvm.nvvm.shfl.sync.bfly.i32"
+        self.module.declared[name] = f"declare i32 @{name}(i32, i32, i32, i32) convergent"
+        kind = SCALAR[dtype]
+        bits = value if kind == "i32" else self.emit(f"bitcast {kind} {value} to i32")
+        other = self.emit(f"call i32 @{name}(i32 -1, i32 {bits}, i32 {distance}, i32 31)")
+        return other if kind == "i32" else self.emit(f"bitcast i32 {other} to {kind}")
 
     def sums(self) -> tuple[list[str], list[str], list[str]]:
         """Lines before the loop, at the start of each turn and after it, for sums in registers."""
@@ -491,6 +522,10 @@ class LoopBody(Code):
             and node not in self.computed
         )
         return together and bool((item.value.where == item.fixed).all())
+
+    def copy(self, target: Node, source: Operand) -> None:
+        """Copy an element of another node."""
+        self._stores_at_end.append((target, self.index, self.operand(source)))
 
     def finish(self) -> None:
         """Store the values that are kept, after everything that this turn reads.

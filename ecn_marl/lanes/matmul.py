@@ -22,11 +22,12 @@ THREADS_SUMS, THREADS_ROWS = 16, 4
 """The same where every environment has a thread of its own."""
 
 
-def write_matmul(module: Module, item: Map) -> list[str]:
+def write_matmul(module: Module, item: Map, dealt: bool = False) -> list[str]:
     """Lines of the function that computes a product, block by block.
 
     Args:
         module: the module that it is part of.
+        dealt: whether the threads of a GPU that share an environment deal the blocks.
         item: a `matmul` with the parameters `shape` (batch, rows, columns, depth), `left` and
             `right` (`Axes`), and the factors.
     """
@@ -40,7 +41,8 @@ def write_matmul(module: Module, item: Map) -> list[str]:
     # A loop for each size of block: the number of sums in registers is fixed in the code.
     for m, block_height in _parts(rows, height):
         for n, block_width in _parts(columns, width):
-            block = _Block(module, item, f"b{m[0]}x{n[0]}", before, block_height, block_width)
+            stem = f"b{m[0]}x{n[0]}"
+            block = _Block(module, item, stem, before, block_height, block_width, dealt)
             lines += block.lines(m, n)
             before = block.end
     return lines
@@ -57,9 +59,17 @@ class _Block:
     """A loop over the blocks of one size."""
 
     def __init__(
-        self, module: Module, item: Map, stem: str, before: str, height: int, width: int
+        self,
+        module: Module,
+        item: Map,
+        stem: str,
+        before: str,
+        height: int,
+        width: int,
+        dealt: bool,
     ) -> None:
         """It comes from the basic block `before` and leads to `end`."""
+        self.first, self.step = ("%sub", module.share) if dealt else ("0", 1)
         self.item, self.stem, self.before = item, stem, before
         self.height, self.width = height, width
         self.end = f"{stem}done"
@@ -106,9 +116,10 @@ class _Block:
                 code.save(item, at, sums[i * self.width + j])
         return [
             *head,
-            f"  br label %{s}",
+            f"  %{s}some = icmp ult i64 {self.first}, {batch * across * down}",
+            f"  br i1 %{s}some, label %{s}, label %{self.end}",
             f"{s}:",
-            f"  {t} = phi i64 [0, %{self.before}], [%{s}tn, %{s}kdone]",
+            f"  {t} = phi i64 [{self.first}, %{self.before}], [%{s}tn, %{s}kdone]",
             *setup,
             f"  br label %{s}k",
             f"{s}k:",
@@ -117,9 +128,9 @@ class _Block:
             f"  br i1 %{s}kover, label %{s}kdone, label %{s}k",
             f"{s}kdone:",
             *code.lines,
-            f"  %{s}tn = add nuw i64 {t}, 1",
-            f"  %{s}tover = icmp eq i64 %{s}tn, {batch * across * down}",
-            f"  br i1 %{s}tover, label %{self.end}, label %{s}",
+            f"  %{s}tn = add nuw i64 {t}, {self.step}",
+            f"  %{s}tmore = icmp ult i64 %{s}tn, {batch * across * down}",
+            f"  br i1 %{s}tmore, label %{s}, label %{self.end}",
             f"{self.end}:",
         ]
 

@@ -49,6 +49,8 @@ def sums_in_registers(group: Group, dense: bool) -> set[Store]:
         # A loop that reads its sum needs it in memory. Flags are bits, which have no sums.
         if store in used or not store.varies or store.dtype == BOOL or None in rows:
             continue
+        if len({w.op for w in writes}) > 1:
+            continue
         count += len(set().union(*(r for r in rows if r is not None)))
         if count > MAX_SUMS:
             break

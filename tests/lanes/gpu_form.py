@@ -1,7 +1,8 @@
-"""GPU code without a GPU: the same text compiled for this processor, thread after thread.
+"""GPU code without a GPU: the same text compiled for this processor, warp after warp.
 
-What a kernel asks the GPU for is replaced: its number is an argument, it votes with its own flag
-only (or for everything), and it waits for nobody, as there is nobody else.
+What a kernel asks the GPU for is replaced. Its number is an argument. The 32 threads of a warp have
+stacks of their own. Where one has to wait for the others, the next one runs. So they vote and
+exchange numbers as those of a GPU do.
 """
 
 from __future__ import annotations
@@ -12,29 +13,123 @@ import pytest
 from jax.extend import core
 
 from ecn_marl.lanes import mapping, native
-from ecn_marl.lanes.kernel import BLOCK, WARP, write_kernel
+from ecn_marl.lanes.dealing import WARP
+from ecn_marl.lanes.kernel import BLOCK, write_kernel
 from ecn_marl.lanes.lower import lower
 from ecn_marl.lanes.schedule import make_plan
 
+CONTEXT, STACK = 8192, 1 << 18
+"""Bytes of a thread's registers (`ucontext_t`, a kilobyte on x86) and of its stack."""
+
 MACHINE = """
-define internal void @gpu.bar.warp.sync(i32 %mask) {{
+@warp.contexts = internal global [33 x [{context} x i8]] zeroinitializer, align 64
+@warp.stacks = internal global [32 x [{stack} x i8]] zeroinitializer, align 64
+@warp.words = internal global [32 x i32] zeroinitializer, align 64
+@warp.now = internal global i64 0
+@warp.number = internal global i32 0
+@warp.given = internal global [{count} x ptr addrspace(1)] zeroinitializer
+@warp.batch = internal global i64 0
+
+declare i32 @getcontext(ptr)
+declare void @makecontext(ptr, ptr, i32, ...)
+declare i32 @swapcontext(ptr, ptr)
+
+; The next thread runs until it waits, too. Thread 32 is the machine itself.
+define internal void @warp.switch(i64 %to) noinline {{
+  %from = load i64, ptr @warp.now
+  %a = getelementptr [{context} x i8], ptr @warp.contexts, i64 %from
+  %b = getelementptr [{context} x i8], ptr @warp.contexts, i64 %to
+  store i64 %to, ptr @warp.now
+  call i32 @swapcontext(ptr %a, ptr %b)
   ret void
 }}
-define internal i1 @gpu.vote.any.sync(i32 %mask, i1 %mine) {{
-  ret i1 {vote}
+define internal void @gpu.bar.warp.sync(i32 %mask) noinline {{
+  %now = load i64, ptr @warp.now
+  %more = add i64 %now, 1
+  %next = and i64 %more, 31
+  call void @warp.switch(i64 %next)
+  ret void
+}}
+define internal void @warp.tell(i32 %word) noinline {{
+  %now = load i64, ptr @warp.now
+  %own = getelementptr i32, ptr @warp.words, i64 %now
+  store i32 %word, ptr %own
+  call void @gpu.bar.warp.sync(i32 -1)
+  ret void
+}}
+define internal i32 @gpu.vote.ballot.sync(i32 %mask, i1 %mine) noinline {{
+entry:
+  %word = zext i1 %mine to i32
+  call void @warp.tell(i32 %word)
+  br label %loop
+loop:
+  %k = phi i32 [0, %entry], [%k1, %loop]
+  %votes = phi i32 [0, %entry], [%with, %loop]
+  %at = getelementptr i32, ptr @warp.words, i32 %k
+  %vote = load i32, ptr %at
+  %bit = shl i32 %vote, %k
+  %with = or i32 %votes, %bit
+  %k1 = add i32 %k, 1
+  %over = icmp eq i32 %k1, 32
+  br i1 %over, label %done, label %loop
+done:
+  call void @gpu.bar.warp.sync(i32 -1)
+  ret i32 %with
+}}
+define internal i32 @gpu.shfl.sync.bfly.i32(i32 %mask, i32 %word, i32 %by, i32 %c) noinline {{
+  call void @warp.tell(i32 %word)
+  %now = load i64, ptr @warp.now
+  %distance = zext i32 %by to i64
+  %other = xor i64 %now, %distance
+  %at = getelementptr i32, ptr @warp.words, i64 %other
+  %found = load i32, ptr %at
+  call void @gpu.bar.warp.sync(i32 -1)
+  ret i32 %found
+}}
+define internal void @warp.thread() noinline {{
+  %now = load i64, ptr @warp.now
+  %lane = trunc i64 %now to i32
+  %warp = load i32, ptr @warp.number
+  %in.block = urem i32 %warp, {each}
+  %first = mul i32 %in.block, 32
+  %thread = add i32 %first, %lane
+  %number = udiv i32 %warp, {each}
+  %batch = load i64, ptr @warp.batch
+{loads}
+  call void @step({given}, i64 %batch, i32 %thread, i32 %number, i32 {blocks})
+  %last = load i64, ptr @warp.now
+  %next = add i64 %last, 1
+  call void @warp.switch(i64 %next)
+  ret void
 }}
 define void @run(ptr %args, ptr %rets, i64 %batch) {{
 entry:
-{loads}
-  br label %loop
-loop:
-  %i = phi i32 [0, %entry], [%next, %loop]
-  %thread = urem i32 %i, {block}
-  %number = udiv i32 %i, {block}
-  call void @step({given}, i64 %batch, i32 %thread, i32 %number, i32 {blocks})
-  %next = add i32 %i, 1
-  %over = icmp eq i32 %next, {threads}
-  br i1 %over, label %done, label %loop
+{stores}
+  store i64 %batch, ptr @warp.batch
+  br label %warps
+warps:
+  %w = phi i32 [0, %entry], [%w1, %warp]
+  store i32 %w, ptr @warp.number
+  br label %threads
+threads:
+  %k = phi i64 [0, %warps], [%k1, %threads]
+  %own = getelementptr [{context} x i8], ptr @warp.contexts, i64 %k
+  call i32 @getcontext(ptr %own)
+  %stack.at = getelementptr i8, ptr %own, i64 {stack_at}
+  %size.at = getelementptr i8, ptr %own, i64 {size_at}
+  %stack = getelementptr [{stack} x i8], ptr @warp.stacks, i64 %k
+  store ptr %stack, ptr %stack.at
+  store i64 {stack}, ptr %size.at
+  call void (ptr, ptr, i32, ...) @makecontext(ptr %own, ptr @warp.thread, i32 0)
+  %k1 = add i64 %k, 1
+  %all = icmp eq i64 %k1, 32
+  br i1 %all, label %warp, label %threads
+warp:
+  store i64 32, ptr @warp.now
+  call void @warp.switch(i64 0)
+  %w1 = add i32 %w, 1
+  %over = icmp eq i32 %w1, {warps}
+  br i1 %over, label %done, label %warps
 done:
   ret void
 }}
@@ -44,22 +139,29 @@ NUMBERS = "i64 %batch, i32 %gpu0, i32 %gpu1, i32 %gpu2) #1"
 
 
 def kernel_of(
-    jaxpr: core.ClosedJaxpr, own: list[bool], ordered: bool = False
+    jaxpr: core.ClosedJaxpr, own: list[bool], ordered: bool = False, lanes: int = 4
 ) -> tuple[str, int, int, int]:
     """Text of a kernel, bytes per warp, and how many arguments and results it has."""
     program = lower(jaxpr, own)
-    plan = make_plan(program.top, program.results, program.flags, WARP, threads=True)
-    text, size = write_kernel(plan, program.arguments, program.results, ordered)
+    plan = make_plan(program.top, program.results, program.flags, lanes, threads=True)
+    text, size = write_kernel(plan, program.arguments, program.results, lanes, ordered)
     return text, size, len(program.arguments) + ordered, len(program.results)
 
 
-def emulated(text: str, arguments: int, results: int, warps: int, vote: str) -> str:
+def emulated(text: str, arguments: int, results: int, warps: int) -> str:
     """A module for `native` that runs a kernel with so many warps."""
-    loads, given = [], []
+    stores, loads, given = [], [], []
     for table, count in (("args", arguments), ("rets", results + 1)):
         for k in range(count):
-            loads += [
+            place = f"getelementptr ptr, ptr @warp.given, i64 {len(given)}"
+            stores += [
                 f"  %{table}{k}.at = getelementptr ptr, ptr %{table}, i64 {k}",
+                f"  %{table}{k} = load ptr addrspace(1), ptr %{table}{k}.at",
+                f"  %{table}{k}.kept = {place}",
+                f"  store ptr addrspace(1) %{table}{k}, ptr %{table}{k}.kept",
+            ]
+            loads += [
+                f"  %{table}{k}.at = {place}",
                 f"  %{table}{k} = load ptr addrspace(1), ptr %{table}{k}.at",
             ]
             given.append(f"ptr addrspace(1) %{table}{k}")
@@ -69,28 +171,35 @@ def emulated(text: str, arguments: int, results: int, warps: int, vote: str) -> 
         text = text.replace(
             f"call i32 @llvm.nvvm.read.ptx.sreg.{number}.x()", f"add i32 %gpu{k}, 0"
         )
-    blocks = -(-warps * WARP // BLOCK)
+    each = BLOCK // WARP
+    blocks = -(-warps // each)
     machine = MACHINE.format(
-        vote=vote,
         loads="\n".join(loads),
+        stores="\n".join(stores),
         given=", ".join(given),
+        count=len(given),
         blocks=blocks,
-        block=BLOCK,
-        threads=blocks * BLOCK,
+        warps=blocks * each,
+        each=each,
+        context=CONTEXT,
+        stack=STACK,
+        # glibc on x86: `uc_flags`, `uc_link`, then `uc_stack` with pointer, flags and size.
+        stack_at=16,
+        size_at=32,
     )
     text = text.replace("llvm.nvvm", "gpu").replace("alwaysinline", "noinline")  # quick to compile
     return text + machine
 
 
-def emulate(patch: pytest.MonkeyPatch, most: int = 1000, vote: str = "%mine") -> list[str]:
+def emulate(patch: pytest.MonkeyPatch, most: int = 1000, lanes: int = 4) -> list[str]:
     """Run batches through emulated kernels of at most so many warps from now on; their texts."""
     texts = []
 
     def build(jaxpr: Any, own: list[bool], size: int, ordered: bool) -> tuple[str, int]:
-        text, memory, arguments, results = kernel_of(jaxpr, own, ordered)
+        text, memory, arguments, results = kernel_of(jaxpr, own, ordered, lanes)
         texts.append(text)
-        warps = min(-(-size // WARP), most)
-        name = native.register(emulated(text, arguments, results, warps, vote))
+        warps = min(-(-size // lanes), most)
+        name = native.register(emulated(text, arguments, results, warps))
         return name, memory * warps
 
     patch.setattr(mapping, "_for_cpu", build)

@@ -1,0 +1,235 @@
+"""Loops on a GPU: the threads that share an environment deal its elements among them.
+
+A warp is 32 threads that run in step. Where `n` threads share an environment, each computes every
+n-th element. They wait for each other after what is computed and before anything is stored, and
+again at the end of a loop. So within a round of `n` elements all are read before one is
+overwritten, as in a loop over one element after the other. Elements that several threads may
+change are changed by one thread after the other, in the order of the elements.
+"""
+
+from __future__ import annotations
+
+from ecn_marl.lanes.assembly import Module
+from ecn_marl.lanes.graph import Map
+from ecn_marl.lanes.loop_codegen import LoopBody
+from ecn_marl.lanes.steps import Group
+
+WARP = 32
+"""Threads of a warp."""
+
+WAIT = "  call void @llvm.nvvm.bar.warp.sync(i32 -1)"
+"""The threads of a warp wait for each other; then each sees what the others have stored."""
+
+
+def in_one_thread(lines: list[str]) -> list[str]:
+    """Lines for the first of the threads that share an environment; the others wait."""
+    return [
+        "  %leads = icmp eq i64 %sub, 0",
+        "  br i1 %leads, label %alone, label %together",
+        "alone:",
+        *lines,
+        "  br label %together",
+        "together:",
+        WAIT,
+    ]
+
+
+def dealt_loop(module: Module, group: Group, body: LoopBody) -> list[str]:
+    """The lines of a loop over elements, or over those in a flag's list in every row."""
+    flag, share = group.flag, module.share
+    phis, exchange, totals = body.dealt_sums()
+    turn, in_order, stores = (body.taken(p) for p in ("turn", "in order", "stores"))
+    if flag is None:
+        count, head = str(group.size), ["  br label %start"]
+        number = _within(group.size, share)
+        rows = 1
+    else:
+        count, rows = "%count", group.size // flag.size
+        head = [
+            *list_of(module, flag),
+            "  %some = icmp ne i64 %count, 0",
+            "  br i1 %some, label %start, label %none",
+        ]
+        number = [
+            "  %active = icmp ult i64 %number, %count",
+            "  %end = sub i64 %count, 1",
+            "  %j = select i1 %active, i64 %number, i64 %end",
+            *listed_element("%i", "%j", "%row"),
+        ]
+    updates = _one_after_the_other(in_order, share) if in_order else []
+    following = ["  %next = add nuw i64 %from, " + str(share)]
+    if rows == 1:
+        following += [f"  %more = icmp ult i64 %next, {count}"]
+        row = ["  %row = add i64 0, 0"] if flag is not None else []
+        again = "%next"
+    else:
+        assert flag is not None
+        following += [
+            "  %in.row = icmp ult i64 %next, %count",
+            "  %again = select i1 %in.row, i64 %next, i64 0",
+            f"  %below = add nuw i64 %row, {flag.size}",
+            "  %next.row = select i1 %in.row, i64 %row, i64 %below",
+            f"  %more = icmp ult i64 %next.row, {flag.size * rows}",
+        ]
+        row = ["  %row = phi i64 [0, %start], [%next.row, %turn.end]"]
+        again = "%again"
+    # With nothing to change, there is nothing that a thread has to wait for before the end.
+    changes = bool(updates or stores)
+    sums = [*exchange, *_if("%first", "total", totals, ["  %first = icmp eq i64 %sub, 0"])]
+    phi_row = row if row and "phi" in row[0] else []
+    return [
+        *head,
+        "start:",
+        "  br label %loop",
+        "loop:",
+        f"  %from = phi i64 [0, %start], [{again}, %turn.end]",
+        *phi_row,
+        *phis,
+        *([] if phi_row else row),
+        "  %number = add nuw i64 %from, %sub",
+        *number,
+        *turn,
+        *([WAIT] if changes else []),
+        *updates,
+        *_if("%active", "store", stores),
+        "  br label %turn.end",
+        "turn.end:",
+        *following,
+        "  br i1 %more, label %loop, label %done",
+        "done:",
+        *(sums if totals else []),
+        WAIT,
+        *(["  br label %none", "none:"] if flag is not None else []),
+    ]
+
+
+def _within(size: int, share: int) -> list[str]:
+    """Number of this thread's element; threads past the end compute the last one once more."""
+    if size % share == 0:
+        return ["  %active = icmp eq i64 0, 0", "  %i = add i64 %number, 0"]
+    return [
+        f"  %active = icmp ult i64 %number, {size}",
+        f"  %i = select i1 %active, i64 %number, i64 {size - 1}",
+    ]
+
+
+def _if(flag: str, stem: str, lines: list[str], before: list[str] | None = None) -> list[str]:
+    """Lines that only threads with a flag run."""
+    if not lines:
+        return []
+    return [
+        *(before or []),
+        f"  br i1 {flag}, label %{stem}, label %{stem}.over",
+        f"{stem}:",
+        *lines,
+        f"  br label %{stem}.over",
+        f"{stem}.over:",
+    ]
+
+
+def _one_after_the_other(lines: list[str], share: int) -> list[str]:
+    """Lines that the threads of an environment run in turn."""
+    return [
+        "  br label %ordered",
+        "ordered:",
+        "  br label %whose",
+        "whose:",
+        "  %thread = phi i64 [0, %ordered], [%thread.next, %whose.over]",
+        "  %its = icmp eq i64 %thread, %sub",
+        "  %its.active = and i1 %its, %active",
+        *_if("%its.active", "change", lines),
+        "  br label %whose.over",
+        "whose.over:",
+        WAIT,
+        "  %thread.next = add nuw i64 %thread, 1",
+        f"  %thread.more = icmp ult i64 %thread.next, {share}",
+        "  br i1 %thread.more, label %whose, label %changed",
+        "changed:",
+    ]
+
+
+def listed_element(name: str, place: str, row: str) -> list[str]:
+    """Number of the element at a place of the list, in a row."""
+    return [
+        f"  %element = getelementptr i32, ptr %list, i64 {place}",
+        "  %slot = load i32, ptr %element, align 4",
+        "  %wide = zext i32 %slot to i64",
+        f"  {name} = add nuw i64 %wide, {row}",
+    ]
+
+
+def list_of(module: Module, flag: Map) -> list[str]:
+    """Address of a flag's list, which the threads of a warp share, and the number of its entries."""
+    space = "%shared" if module.threads else "%own"
+    return [
+        f"  %list = getelementptr i8, ptr {space}, i64 {module.plan.lists[flag]}",
+        f"  %count.at = getelementptr i32, ptr %list, i64 {flag.size}",
+        "  %short = load i32, ptr %count.at, align 4",
+        "  %count = zext i32 %short to i64",
+    ]
+
+
+def dealt_list(module: Module, flag: Map) -> list[str]:
+    """The lines that list the elements where a flag is set in any environment of the warp.
+
+    In every round, the threads look at a flag each. Votes tell every thread which elements are
+    listed, and so the places of its own.
+    """
+    n, lanes, share = flag.size, module.lanes, module.share
+    ballot = "llvm.nvvm.vote.ballot.sync"
+    module.declared[ballot] = f"declare i32 @{ballot}(i32, i1) convergent"
+    module.declared["llvm.ctpop.i32"] = "declare i32 @llvm.ctpop.i32(i32)"
+    # Threads of one element are neighbours: bits `lanes * sub` and up of a vote.
+    group = (1 << lanes) - 1
+    firsts = sum(1 << (lanes * k) for k in range(share))
+    return [
+        f"  %flags = getelementptr i8, ptr %own, i64 {module.plan.offsets[flag]}",
+        f"  %list = getelementptr i8, ptr %shared, i64 {module.plan.lists[flag]}",
+        "  %sub.short = trunc i64 %sub to i32",
+        f"  %at = mul i32 %sub.short, {lanes}",
+        "  %bit = shl i32 1, %at",
+        "  %under = sub i32 %bit, 1",
+        f"  %mine = shl i32 {_signed(group)}, %at",
+        "  br label %loop",
+        "loop:",
+        "  %from = phi i64 [0, %0], [%next, %kept]",
+        "  %count = phi i32 [0, %0], [%count.next, %kept]",
+        "  %number = add nuw i64 %from, %sub",
+        *_within(n, share),
+        f"  %flag.at = getelementptr [{lanes} x i32], ptr %flags, i64 %i",
+        "  %flag = load i32, ptr %flag.at, align 4",
+        "  %raised = icmp ne i32 %flag, 0",
+        "  %set = and i1 %raised, %active",
+        f"  %votes = call i32 @{ballot}(i32 -1, i1 %set)",
+        "  %of.mine = and i32 %votes, %mine",
+        "  %listed = icmp ne i32 %of.mine, 0",
+        f"  %all = call i32 @{ballot}(i32 -1, i1 %listed)",
+        # One bit for each element: that of its first thread.
+        f"  %elements = and i32 %all, {_signed(firsts)}",
+        "  %before = and i32 %elements, %under",
+        "  %rank = call i32 @llvm.ctpop.i32(i32 %before)",
+        "  %more.listed = call i32 @llvm.ctpop.i32(i32 %elements)",
+        "  %place.short = add i32 %count, %rank",
+        "  %place = zext i32 %place.short to i64",
+        "  %short = trunc i64 %i to i32",
+        # All threads of an element store the same number.
+        "  br i1 %listed, label %keep, label %kept",
+        "keep:",
+        "  %place.at = getelementptr i32, ptr %list, i64 %place",
+        "  store i32 %short, ptr %place.at, align 4",
+        "  br label %kept",
+        "kept:",
+        "  %count.next = add i32 %count, %more.listed",
+        f"  %next = add nuw i64 %from, {share}",
+        f"  %again = icmp ult i64 %next, {n}",
+        "  br i1 %again, label %loop, label %done",
+        "done:",
+        f"  %end = getelementptr i32, ptr %list, i64 {n}",
+        "  store i32 %count.next, ptr %end, align 4",
+        WAIT,
+    ]
+
+
+def _signed(word: int) -> int:
+    """A word as LLVM writes an i32."""
+    return word - (1 << 32) if word >= 1 << 31 else word
