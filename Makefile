@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 VERSIONS ?= lowest
 EXTRAS ?= supersuit sb3 torchrl benchmarl jaxmarl rllib wandb datasets
 
-.PHONY: run about-run test validate differential settings fresh robustness coverage mutation lint format wheel-test sbom docs first-hour notebooks bridges versions thorough clean
+.PHONY: run about-run test validate differential settings fresh robustness coverage mutation lint format wheel-test sbom docs first-hour gpu notebooks bridges versions thorough clean
 
 run: about-run $(STAMP)  ## train IPPO, evaluate it beside the static settings, print the table, draw the plots
 	$(BIN)/ecn-marl train ippo --out $(RUN) --evaluate --overwrite
@@ -68,6 +68,10 @@ docs: $(STAMP)  ## the documentation site in build/site; its tables are written 
 
 first-hour: $(STAMP)  ## what a new user waits for, from the wheel in an empty environment (minutes)
 	$(BIN)/python docs/first_hour.py --write
+
+gpu: $(STAMP)  ## the kernel beside XLA on this machine's GPU (minutes); the table goes into docs/performance.md
+	$(BIN)/ecn-marl speed --gpu --scenario websearch-v0 --scenario restore-serve-v0 --envs 1024,4096,16384,65536 --train ippo --out results/speed-gpu.json
+	$(BIN)/python docs/tables.py
 
 notebooks: $(STAMP)  ## run the notebooks and keep their outputs (minutes)
 	$(BIN)/python notebooks/run.py

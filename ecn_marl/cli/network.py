@@ -438,6 +438,14 @@ def speed(
             "which of them skip free flow slots.",
         ),
     ] = False,
+    gpu: Annotated[
+        bool,
+        typer.Option(
+            "--gpu",
+            help="Only measure the kernel of `ecn_marl.lanes` beside XLA on an NVIDIA GPU: whether "
+            "their results agree, and steps per second.",
+        ),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -466,6 +474,7 @@ def speed(
         senders=senders,
         cold=cold,
         explain=explain,
+        gpu=gpu,
     )
     result = report.run(request, lambda task: typer.echo(f"speed: {task}", err=True))
     text = json_text(result)

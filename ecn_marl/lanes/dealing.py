@@ -3,8 +3,8 @@
 A warp is 32 threads that run in step. Where `n` threads share an environment, each computes every
 n-th element. They wait for each other after what is computed and before anything is stored, and
 again at the end of a loop. So within a round of `n` elements all are read before one is
-overwritten, as in a loop over one element after the other. Elements that several threads may
-change are changed by one thread after the other, in the order of the elements.
+overwritten, as in a loop over one element after the other. Where several threads change the same
+element, they do it one after the other, in the order of their own elements.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def dealt_loop(module: Module, group: Group, body: LoopBody) -> list[str]:
     """The lines of a loop over elements, or over those in a flag's list in every row."""
     flag, share = group.flag, module.share
     phis, exchange, totals = body.dealt_sums()
-    turn, in_order, stores = (body.taken(p) for p in ("turn", "in order", "stores"))
+    turn, shared = body.taken("turn"), body.shared_updates()
+    stores = body.taken("stores")
     if flag is None:
         count, head = str(group.size), ["  br label %start"]
         number = _within(group.size, share)
@@ -56,7 +57,7 @@ def dealt_loop(module: Module, group: Group, body: LoopBody) -> list[str]:
             "  %j = select i1 %active, i64 %number, i64 %end",
             *listed_element("%i", "%j", "%row"),
         ]
-    updates = _one_after_the_other(in_order, share) if in_order else []
+    updates = [x for k, part in enumerate(shared) for x in _in_turn(module, k, *part)]
     following = ["  %next = add nuw i64 %from, " + str(share)]
     if rows == 1:
         following += [f"  %more = icmp ult i64 %next, {count}"]
@@ -127,24 +128,50 @@ def _if(flag: str, stem: str, lines: list[str], before: list[str] | None = None)
     ]
 
 
-def _one_after_the_other(lines: list[str], share: int) -> list[str]:
-    """Lines that the threads of an environment run in turn."""
+def _in_turn(module: Module, k: int, at: str, inside: str | None, lines: list[str]) -> list[str]:
+    """Lines that change an element; threads that change the same one run them in turn.
+
+    A thread's rank is the number of threads before it with the same element of the same
+    environment. There are as many rounds as there are ranks.
+    """
+    for name, types, kind in (
+        ("llvm.nvvm.match.any.sync.i32", "i32, i32", " convergent"),
+        ("llvm.nvvm.redux.sync.umax", "i32, i32", " convergent"),
+        ("llvm.nvvm.read.ptx.sreg.laneid", "", ""),
+        ("llvm.nvvm.read.ptx.sreg.lanemask.lt", "", ""),
+        ("llvm.ctpop.i32", "i32", ""),
+    ):
+        module.declared[name] = f"declare i32 @{name}({types}){kind}"
+    n, lanes = f"%p{k}", module.lanes
+    fits = [f"  {n}.on = and i1 %active, {inside or 'true'}"]
     return [
-        "  br label %ordered",
-        "ordered:",
-        "  br label %whose",
-        "whose:",
-        "  %thread = phi i64 [0, %ordered], [%thread.next, %whose.over]",
-        "  %its = icmp eq i64 %thread, %sub",
-        "  %its.active = and i1 %its, %active",
-        *_if("%its.active", "change", lines),
-        "  br label %whose.over",
-        "whose.over:",
+        *fits,
+        f"  {n}.short = trunc i64 {at} to i32",
+        f"  {n}.lane = call i32 @llvm.nvvm.read.ptx.sreg.laneid()",
+        f"  {n}.env = and i32 {n}.lane, {lanes - 1}",
+        f"  {n}.first = mul i32 {n}.short, {lanes}",
+        f"  {n}.place = add i32 {n}.first, {n}.env",
+        # Threads that change nothing have places of their own, below zero.
+        f"  {n}.none = xor i32 {n}.lane, -1",
+        f"  {n}.key = select i1 {n}.on, i32 {n}.place, i32 {n}.none",
+        f"  {n}.same = call i32 @llvm.nvvm.match.any.sync.i32(i32 -1, i32 {n}.key)",
+        f"  {n}.under = call i32 @llvm.nvvm.read.ptx.sreg.lanemask.lt()",
+        f"  {n}.before = and i32 {n}.same, {n}.under",
+        f"  {n}.rank = call i32 @llvm.ctpop.i32(i32 {n}.before)",
+        f"  {n}.most = call i32 @llvm.nvvm.redux.sync.umax(i32 {n}.rank, i32 -1)",
+        f"  br label %{n[1:]}.from",
+        f"{n[1:]}.from:",
+        f"  br label %{n[1:]}.round",
+        f"{n[1:]}.round:",
+        f"  {n}.now = phi i32 [0, {n}.from], [{n}.next, {n}.change.over]",
+        f"  {n}.turn = icmp eq i32 {n}.now, {n}.rank",
+        f"  {n}.its = and i1 {n}.turn, {n}.on",
+        *_if(f"{n}.its", f"{n[1:]}.change", lines),
         WAIT,
-        "  %thread.next = add nuw i64 %thread, 1",
-        f"  %thread.more = icmp ult i64 %thread.next, {share}",
-        "  br i1 %thread.more, label %whose, label %changed",
-        "changed:",
+        f"  {n}.next = add nuw i32 {n}.now, 1",
+        f"  {n}.over = icmp ugt i32 {n}.next, {n}.most",
+        f"  br i1 {n}.over, label {n}.done, label {n}.round",
+        f"{n[1:]}.done:",
     ]
 
 
@@ -159,7 +186,7 @@ def listed_element(name: str, place: str, row: str) -> list[str]:
 
 
 def list_of(module: Module, flag: Map) -> list[str]:
-    """Address of a flag's list, which the threads of a warp share, and the number of its entries."""
+    """Address of a flag's list, which the threads of a warp share, and its number of entries."""
     space = "%shared" if module.threads else "%own"
     return [
         f"  %list = getelementptr i8, ptr {space}, i64 {module.plan.lists[flag]}",

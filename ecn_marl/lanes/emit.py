@@ -13,7 +13,7 @@ from ecn_marl.lanes.dealing import (
     list_of,
     listed_element,
 )
-from ecn_marl.lanes.graph import Argument, Carry, Map, Node, Operand, View, is_identity
+from ecn_marl.lanes.graph import Argument, Carry, Map, Node, Operand, View, Write, is_identity
 from ecn_marl.lanes.loop_codegen import PARTS, LoopBody
 from ecn_marl.lanes.matmul import write_matmul
 from ecn_marl.lanes.schedule import Plan
@@ -28,6 +28,22 @@ SPACES = ("args", "own", "shared")
 
 GLOBAL = "ptr addrspace(1)"
 """A pointer to a GPU's global memory. Instructions on it need not find out which memory it is."""
+
+HERE = {
+    "  %own.here = getelementptr i8, ptr addrspace(1) %own.g, i64 0": (
+        '  %own.here = call ptr addrspace(1) asm sideeffect "mov.u64 $0, $1;", "=l,l"'
+        "(ptr addrspace(1) %own.g)"
+    ),
+    "  %sub = add i64 %sub.g, 0": (
+        '  %sub = call i64 asm sideeffect "mov.u64 $0, $1;", "=l,l"(i64 %sub.g)'
+    ),
+}
+"""The workspace's address and the thread's number, in registers of each loop's own.
+
+All loops are inlined into one kernel. LLVM would compute all addresses and positions once, before
+the outermost loop, and run out of registers. So it is told nothing about where these come from.
+Keys: the same without an instruction that only a GPU has.
+"""
 
 
 def write_steps(module: Module, steps: list[Step], dealt: bool = False) -> list[str]:
@@ -58,11 +74,13 @@ def _write_function(module: Module, prefix: str, lines: list[str]) -> str:
     # `noalias`: no store changes these pointers, so LLVM may load them before a loop.
     head = f"define internal void {name}(ptr noalias %args, ptr %own, ptr %shared) #0 {{"
     if module.threads:
-        given = ", ".join([*(f"{GLOBAL} %{p}.g" for p in SPACES), "i64 %sub"])
+        given = ", ".join([*(f"{GLOBAL} %{p}.g" for p in SPACES), "i64 %sub.g"])
         head = f"define internal void {name}({given}) #0 {{"
         # Code for the CPU and for GPUs is the same after this cast: LLVM follows it back and still
         # knows the address space. `%sub`: the thread's number among those of its environment.
-        lines = [f"  %{p} = addrspacecast {GLOBAL} %{p}.g to ptr" for p in SPACES] + lines
+        casts = [f"  %{p} = addrspacecast {GLOBAL} %{p}.g to ptr" for p in SPACES]
+        casts[1] = "  %own = addrspacecast ptr addrspace(1) %own.here to ptr"
+        lines = [*HERE.values(), *casts, *lines]
     module.functions.append("\n".join([head, *lines, "  ret void", "}"]))
     return name
 
@@ -227,9 +245,7 @@ def copied(plan: Plan, turns: Turns, values: list[Operand]) -> list[tuple[Carry,
     ]
 
 
-def _write_copies(
-    module: Module, pairs: Sequence[tuple[Node, Operand]], dealt: bool
-) -> list[str]:
+def _write_copies(module: Module, pairs: Sequence[tuple[Node, Operand]], dealt: bool) -> list[str]:
     """Write functions that copy values; their names, in order."""
     names = []
     for target, source in pairs:

@@ -78,8 +78,8 @@ class LoopBody(Code):
         self._vectors: dict[str, str] = {}
         self._once: dict[tuple[str, ...], Any] = {}
         self._stores_at_end: list[tuple[Node, str, str]] = []
-        self._in_order: list[Callable[[], None]] = []
-        self._apart: list[Callable[[], None]] = []
+        self._in_order: list[tuple[Write, str, str | None, str]] = []
+        self._apart: list[tuple[Write, str, str | None, str]] = []
 
     # --- addresses --------------------------------------------------------------------------------
 
@@ -396,8 +396,10 @@ class LoopBody(Code):
             if item.op == "set" and not (self.module.threads and _repeats(item.fixed)):
                 self._stores_at_end.append((store, at, value))
             elif self.module.threads and store not in self._in_registers:
-                later = self._in_order if _repeats(item.fixed) else self._apart
-                later.append(lambda: self._update(item, at, None, value))
+                if _repeats(item.fixed):
+                    self._in_order.append((item, at, None, value))
+                else:
+                    self._apart.append((item, at, None, value))
             else:
                 self._put(store, at, combine(self, item.op, dtype, self._sum(store, at), value))
             return
@@ -421,7 +423,7 @@ class LoopBody(Code):
             self.scatter(value, places, dtype, inside)
             return
         wide = self.emit(f"sext i32 {at} to i64")
-        self._in_order.append(lambda: self._update(item, wide, inside, value))
+        self._in_order.append((item, wide, inside, value))
 
     def _update(self, item: Write, at: str, inside: str | None, value: str) -> None:
         """Change an element in memory; out of bounds it is stored as it was."""
@@ -433,12 +435,32 @@ class LoopBody(Code):
             value = select(self, dtype, inside, value, before)
         self.save(store, at, value)
 
+    def shared_updates(self) -> list[tuple[str, str | None, list[str]]]:
+        """Changes of elements that other threads may change, too.
+
+        Returns:
+            For each position that this turn has: its element number (i64), whether it is in bounds
+            (None for always), and the lines that change what lies there.
+        """
+        found: dict[tuple[str, str | None], list[tuple[Write, str]]] = {}
+        for item, at, inside, value in self._in_order:
+            found.setdefault((at, inside), []).append((item, value))
+        parts = []
+        for (at, inside), updates in found.items():
+            known = dict(self.values)  # what a block computes is not known after it
+            for item, value in updates:
+                self._update(item, at, None, value)
+            self.values = known
+            parts.append((at, inside, self.lines))
+            self.lines = []
+        return parts
+
     def taken(self, part: str) -> list[str]:
         """Lines of one of the `PARTS` of the turn; none if it is empty."""
         if part != "turn":
             known = dict(self.values)  # what a block computes is not known after it
             for update in self._in_order if part == "in order" else self._apart:
-                update()
+                self._update(*update)
             if part == "stores":
                 self.finish()
             self.values = known
@@ -491,9 +513,10 @@ class LoopBody(Code):
         name = "llvm.nvvm.shfl.sync.bfly.i32"
         self.module.declared[name] = f"declare i32 @{name}(i32, i32, i32, i32) convergent"
         kind = SCALAR[dtype]
-        bits = value if kind == "i32" else self.emit(f"bitcast {kind} {value} to i32")
+        there, back = ("zext", "trunc") if dtype == BOOL else ("bitcast", "bitcast")
+        bits = value if kind == "i32" else self.emit(f"{there} {kind} {value} to i32")
         other = self.emit(f"call i32 @{name}(i32 -1, i32 {bits}, i32 {distance}, i32 31)")
-        return other if kind == "i32" else self.emit(f"bitcast i32 {other} to {kind}")
+        return other if kind == "i32" else self.emit(f"{back} i32 {other} to {kind}")
 
     def sums(self) -> tuple[list[str], list[str], list[str]]:
         """Lines before the loop, at the start of each turn and after it, for sums in registers."""

@@ -33,7 +33,8 @@ def sums_in_registers(group: Group, dense: bool) -> set[Store]:
 
     Args:
         group: the loop.
-        dense: whether short tables are added to by going through their rows (`is_dense`).
+        dense: whether it is for vectors: short tables are added to by going through their rows
+            (`is_dense`).
     """
     terms: dict[Store, list[Write]] = defaultdict(list)
     used: set[Node] = set()
@@ -46,8 +47,9 @@ def sums_in_registers(group: Group, dense: bool) -> set[Store]:
     kept, count = set(), 0
     for store, writes in terms.items():
         rows = [_rows(w, dense) for w in writes]
-        # A loop that reads its sum needs it in memory. Flags are bits, which have no sums.
-        if store in used or not store.varies or store.dtype == BOOL or None in rows:
+        # A loop that reads its sum needs it in memory. Flags of vectors are bits, without sums.
+        bits = dense and store.dtype == BOOL
+        if store in used or not store.varies or bits or None in rows:
             continue
         if len({w.op for w in writes}) > 1:
             continue

@@ -359,3 +359,11 @@ def _value(estimate: Mapping[str, Any] | None) -> str:
 
 def _percent_of(estimate: Mapping[str, Any] | None) -> str:
     return percent(None if estimate is None else estimate["value"], 0)
+
+
+def compact(value: float) -> str:
+    """A number to three digits, with k, M or G."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"

@@ -142,7 +142,11 @@ def compiled_steps(
 
 
 def time_env(
-    env: EcnEnv, envs: int, devices: int, plan: Plan, alone: AbstractContextManager[None] | None = None
+    env: EcnEnv,
+    envs: int,
+    devices: int,
+    plan: Plan,
+    alone: AbstractContextManager[None] | None = None,
 ) -> Measured:
     """Time environments alone: random actions, new episodes where one ends.
 
@@ -171,7 +175,11 @@ def time_env(
 
 
 def time_training(
-    algorithm: str, env: EcnEnv, envs: int, plan: Plan, alone: AbstractContextManager[None] | None = None
+    algorithm: str,
+    env: EcnEnv,
+    envs: int,
+    plan: Plan,
+    alone: AbstractContextManager[None] | None = None,
 ) -> tuple[Measured, int]:
     """Time a trainer with its default settings: roll-outs and gradient steps.
 

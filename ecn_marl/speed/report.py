@@ -13,11 +13,12 @@ from rich.table import Table
 from ecn_marl._flags import flag
 from ecn_marl.envs.registry import make
 from ecn_marl.parallelism import cores, env_mesh, host_devices
-from ecn_marl.render.tables import DASH, number, percent, plain_table
+from ecn_marl.render.tables import DASH, compact, number, percent, plain_table
 from ecn_marl.speed import (
     cold,
     explained,
     floor,
+    gpu,
     machine,
     peers,
     programs,
@@ -48,6 +49,7 @@ class Request:
         senders: whether to compare kinds of senders on the first scenario.
         cold: whether to measure cold starts, and nothing else.
         explain: whether to explain the programs, and measure nothing.
+        gpu: whether to measure the kernel of lanes beside XLA on a GPU, and nothing else.
         argv: command line to show; that of the process if None.
         sizes: sizes per sweep; None for all.
     """
@@ -63,6 +65,7 @@ class Request:
     senders: bool = False
     cold: bool = False
     explain: bool = False
+    gpu: bool = False
     argv: tuple[str, ...] | None = None
     sizes: int | None = None
 
@@ -76,12 +79,14 @@ def run(request: Request, show: Callable[[str], None] | None = None) -> dict[str
 
     Returns:
         `machine`, `plan`, `environments` and `training` (rows of `programs`), and, if requested,
-        `explain`, `cold`, `scaling`, `peers`, `stages`, `floor` and `senders`.
+        `explain`, `cold`, `gpu`, `scaling`, `peers`, `stages`, `floor` and `senders`.
         `machine.load_average` is taken at the start.
 
     Raises:
-        ValueError: an unknown scenario or trainer, or more devices than there are.
+        ValueError: an unknown scenario or trainer, more devices than there are, or no GPU.
     """
+    if request.gpu:
+        gpu.check_gpu()
     envs = {name: make(name) for name in request.scenarios}
     if request.train is not None:
         programs.check_algorithm(request.train)
@@ -93,6 +98,10 @@ def run(request: Request, show: Callable[[str], None] | None = None) -> dict[str
         "environments": [],
         "training": [],
     }
+    if request.gpu:
+        todo = gpu.jobs(request.scenarios, request.envs, request.train)
+        result["gpu"] = gpu.measure(todo, announce, runs=plan.runs)
+        return result
     if request.cold:
         result["cold"] = cold.measure(request.scenarios, plan.runs, announce)
         return result
@@ -157,6 +166,8 @@ def tables(result: dict[str, Any]) -> list[Table]:
         return [cold.table(result["cold"])]
     if "explain" in result:
         return explained.tables(result["explain"])
+    if "gpu" in result:
+        return [gpu.table(result["gpu"])]
     parts = [_speed_table("Environments, random actions", result["environments"])]
     if result["training"]:
         parts.append(_speed_table("Training", result["training"]))
@@ -191,14 +202,6 @@ def heading(result: dict[str, Any]) -> str:
         f"Batches run as {facts['batches']}\n"
         f"{measured}"
     )
-
-
-def compact(value: float) -> str:
-    """A number to three digits, with k, M or G."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
 
 
 def _cells(row: dict[str, float]) -> tuple[str, str, str]:

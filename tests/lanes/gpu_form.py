@@ -2,7 +2,8 @@
 
 What a kernel asks the GPU for is replaced. Its number is an argument. The 32 threads of a warp have
 stacks of their own. Where one has to wait for the others, the next one runs. So they vote and
-exchange numbers as those of a GPU do.
+exchange numbers as those of a GPU do. Each runs as far as it can before the next one does, upwards
+or downwards: a place where threads should wait for each other and do not shows in one of both.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from jax.extend import core
 
 from ecn_marl.lanes import mapping, native
 from ecn_marl.lanes.dealing import WARP
+from ecn_marl.lanes.emit import HERE
 from ecn_marl.lanes.kernel import BLOCK, write_kernel
 from ecn_marl.lanes.lower import lower
 from ecn_marl.lanes.schedule import make_plan
@@ -45,7 +47,7 @@ define internal void @warp.switch(i64 %to) noinline {{
 }}
 define internal void @gpu.bar.warp.sync(i32 %mask) noinline {{
   %now = load i64, ptr @warp.now
-  %more = add i64 %now, 1
+  %more = add i64 %now, {step}
   %next = and i64 %more, 31
   call void @warp.switch(i64 %next)
   ret void
@@ -86,6 +88,48 @@ define internal i32 @gpu.shfl.sync.bfly.i32(i32 %mask, i32 %word, i32 %by, i32 %
   call void @gpu.bar.warp.sync(i32 -1)
   ret i32 %found
 }}
+define internal i32 @gpu.read.ptx.sreg.laneid() noinline {{
+  %now = load i64, ptr @warp.now
+  %lane = trunc i64 %now to i32
+  ret i32 %lane
+}}
+define internal i32 @gpu.read.ptx.sreg.lanemask.lt() noinline {{
+  %lane = call i32 @gpu.read.ptx.sreg.laneid()
+  %bit = shl i32 1, %lane
+  %under = sub i32 %bit, 1
+  ret i32 %under
+}}
+define internal i32 @warp.gather(i32 %word, i1 %most) noinline {{
+entry:
+  call void @warp.tell(i32 %word)
+  br label %loop
+loop:
+  %k = phi i32 [0, %entry], [%k1, %loop]
+  %found = phi i32 [0, %entry], [%with, %loop]
+  %at = getelementptr i32, ptr @warp.words, i32 %k
+  %other = load i32, ptr %at
+  %equal = icmp eq i32 %other, %word
+  %one = zext i1 %equal to i32
+  %bit = shl i32 %one, %k
+  %all = or i32 %found, %bit
+  %beats = icmp ugt i32 %other, %found
+  %greatest = select i1 %beats, i32 %other, i32 %found
+  %with = select i1 %most, i32 %greatest, i32 %all
+  %k1 = add i32 %k, 1
+  %over = icmp eq i32 %k1, 32
+  br i1 %over, label %done, label %loop
+done:
+  call void @gpu.bar.warp.sync(i32 -1)
+  ret i32 %with
+}}
+define internal i32 @gpu.match.any.sync.i32(i32 %mask, i32 %word) noinline {{
+  %same = call i32 @warp.gather(i32 %word, i1 false)
+  ret i32 %same
+}}
+define internal i32 @gpu.redux.sync.umax(i32 %word, i32 %mask) noinline {{
+  %most = call i32 @warp.gather(i32 %word, i1 true)
+  ret i32 %most
+}}
 define internal void @warp.thread() noinline {{
   %now = load i64, ptr @warp.now
   %lane = trunc i64 %now to i32
@@ -97,8 +141,11 @@ define internal void @warp.thread() noinline {{
   %batch = load i64, ptr @warp.batch
 {loads}
   call void @step({given}, i64 %batch, i32 %thread, i32 %number, i32 {blocks})
-  %last = load i64, ptr @warp.now
-  %next = add i64 %last, 1
+  %done = load i64, ptr @warp.now
+  %more = add i64 %done, {step}
+  %following = and i64 %more, 31
+  %is.last = icmp eq i64 %done, {last}
+  %next = select i1 %is.last, i64 32, i64 %following
   call void @warp.switch(i64 %next)
   ret void
 }}
@@ -126,7 +173,7 @@ threads:
   br i1 %all, label %warp, label %threads
 warp:
   store i64 32, ptr @warp.now
-  call void @warp.switch(i64 0)
+  call void @warp.switch(i64 {first})
   %w1 = add i32 %w, 1
   %over = icmp eq i32 %w1, {warps}
   br i1 %over, label %done, label %warps
@@ -148,7 +195,7 @@ def kernel_of(
     return text, size, len(program.arguments) + ordered, len(program.results)
 
 
-def emulated(text: str, arguments: int, results: int, warps: int) -> str:
+def emulated(text: str, arguments: int, results: int, warps: int, downwards: bool) -> str:
     """A module for `native` that runs a kernel with so many warps."""
     stores, loads, given = [], [], []
     for table, count in (("args", arguments), ("rets", results + 1)):
@@ -181,17 +228,24 @@ def emulated(text: str, arguments: int, results: int, warps: int) -> str:
         blocks=blocks,
         warps=blocks * each,
         each=each,
+        step=31 if downwards else 1,
+        first=31 if downwards else 0,
+        last=0 if downwards else 31,
         context=CONTEXT,
         stack=STACK,
         # glibc on x86: `uc_flags`, `uc_link`, then `uc_stack` with pointer, flags and size.
         stack_at=16,
         size_at=32,
     )
+    for plain, opaque in HERE.items():
+        text = text.replace(opaque, plain)
     text = text.replace("llvm.nvvm", "gpu").replace("alwaysinline", "noinline")  # quick to compile
     return text + machine
 
 
-def emulate(patch: pytest.MonkeyPatch, most: int = 1000, lanes: int = 4) -> list[str]:
+def emulate(
+    patch: pytest.MonkeyPatch, most: int = 1000, lanes: int = 4, downwards: bool = False
+) -> list[str]:
     """Run batches through emulated kernels of at most so many warps from now on; their texts."""
     texts = []
 
@@ -199,7 +253,7 @@ def emulate(patch: pytest.MonkeyPatch, most: int = 1000, lanes: int = 4) -> list
         text, memory, arguments, results = kernel_of(jaxpr, own, ordered, lanes)
         texts.append(text)
         warps = min(-(-size // lanes), most)
-        name = native.register(emulated(text, arguments, results, warps))
+        name = native.register(emulated(text, arguments, results, warps, downwards))
         return name, memory * warps
 
     patch.setattr(mapping, "_for_cpu", build)
