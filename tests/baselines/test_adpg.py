@@ -219,7 +219,10 @@ USED = {
         *("steps", "envs", "seed", "out", "resume", "set", "save-updates", "save-seconds"),
         *("overwrite", "json"),
     ),
-    "bench": ("algorithms", "seeds", "out", "results", "small", "largest", "json"),
+    "bench": (
+        *("algorithms", "seeds", "out", "results", "small", "largest", "json"),
+        *("records", "overwrite"),
+    ),
 }
 
 
@@ -234,6 +237,10 @@ def options_of(command: str) -> list[tuple[str, bool]]:
 def test_every_option_is_used_or_refused_in_one_line(command, tmp_path, monkeypatch):
     monkeypatch.setattr(workflow, "join", lambda *args: True)
     monkeypatch.setattr("ecn_marl.experiments.job_files.read_job", lambda path: {})
+    # An option that is not refused would run for hours.
+    monkeypatch.setattr(
+        "ecn_marl.experiments.rate_bench.rate_bench", lambda *args: pytest.fail("it runs")
+    )
     monkeypatch.chdir(tmp_path)
     names = [name for name, _ in options_of(command)]
     assert set(USED[command]) < set(names)

@@ -108,10 +108,14 @@ def test_warps_go_through_large_batches(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.parametrize("downwards", [False, True])
 @pytest.mark.parametrize(
-    ("scenario", "lanes"),
-    [("restore-serve-v0", 1), ("websearch-v0", 8), ("shuffle-serve-v0", 2), ("fabric-v0", 4)],
+    ("scenario", "lanes", "downwards"),
+    [
+        ("restore-serve-v0", 1, True),
+        ("websearch-v0", 8, False),
+        ("shuffle-serve-v0", 2, False),
+        ("mixed-rtt-v0", 4, True),
+    ],
 )
 def test_environments_agree_in_every_form(
     monkeypatch: pytest.MonkeyPatch, scenario: str, lanes: int, downwards: bool
