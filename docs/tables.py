@@ -61,6 +61,7 @@ TABLES: dict[str, Callable[[], str]] = {
         performance.speed_training,
         performance.speed_packets,
         performance.speed_peers,
+        performance.speed_gpu,
         performance.speed_scaling,
         performance.speed_senders,
     )

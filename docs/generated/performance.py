@@ -10,6 +10,8 @@ from typing import Any
 
 from generated.markdown import markdown
 
+from ecn_marl.speed import gpu
+
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "results"
 PICTURE = ROOT / "docs" / "pictures" / "speed.png"
@@ -119,6 +121,26 @@ def speed_peers() -> str:
             name = f"`{row['scenario']}` ({row['agents']} agents, 1000 environments)"
             rows.append((name, _rate(row["agent_steps_per_s"])))
     return markdown(("environment", "agent-steps/s (min–max)"), rows)
+
+
+def speed_gpu() -> str:
+    """The kernel of lanes beside XLA on a GPU."""
+    measured = record("speed-gpu")
+    machine = measured["machine"]
+    commands = "\n".join(f"    {command}" for command in machine["command"].split("; "))
+    versions = ", ".join(f"{name} {x}" for name, x in machine["versions"].items() if x)
+    agreement = "; ".join(
+        f"`{row['scenario']}` {100 * row['agree']:.2f} %"
+        for row in measured["gpu"]
+        if row["program"] == "agreement"
+    )
+    head = ("scenario", "envs", "kernel, agent-steps/s", "XLA, agent-steps/s", "ratio", "flagged")
+    rows = [(f"`{scenario}`", *cells) for _, scenario, *cells in gpu.lines(measured["gpu"])]
+    return (
+        f"{commands}\n\n{machine['device_kind']}; {versions}. Medians of "
+        f"{measured['plan']['runs']} runs after a warm-up. Numbers that agree after each of 8 "
+        f"steps of {gpu.COMPARED} environments: {agreement}.\n\n{markdown(head, rows)}"
+    )
 
 
 def speed_scaling() -> str:
