@@ -54,7 +54,7 @@ def test_a_process_for_each_program_and_a_fault_of_one_harms_no_other(
     console = Console(width=150)
     with console.capture() as printed:
         console.print(gpu.table([{**asdict(Job("agreement", "a", 8)), "agree": 0.996}, *rows]))
-    assert "a 99.60%" in printed.get()
+    assert "99.60%" in printed.get()
 
 
 def test_what_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,5 +77,5 @@ def test_without_a_gpu_it_says_so() -> None:
     message = failure("speed", "--gpu", "--scenario", "websearch-star-v0")
     assert message == (
         "ecn-marl: --gpu = 'cpu' is not allowed: expected an NVIDIA GPU, and jax[cuda12] or "
-        "jax[cuda13]"
+        "jax[cuda13]\n"
     )
