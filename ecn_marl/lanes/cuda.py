@@ -2,8 +2,8 @@
 
 LLVM compiles a kernel (`kernel`) to PTX, which the driver compiles for the GPU at hand. XLA calls a
 handler through its foreign function interface, as on a CPU (`native`). The handler launches the
-kernel on XLA's stream. Tests emulate kernels and launches on a CPU. On a GPU, `trial` decides whether
-the kernel is used.
+kernel on XLA's stream. Tests emulate kernels and launches on a CPU. On a GPU, `trial` decides
+whether the kernel is used.
 """
 
 from __future__ import annotations

@@ -9,8 +9,10 @@ element, they do it one after the other, in the order of their own elements.
 
 from __future__ import annotations
 
-from ecn_marl.lanes.assembly import Module
-from ecn_marl.lanes.graph import Map
+from ecn_marl.lanes.assembly import SCALAR, Module, literal
+from ecn_marl.lanes.builder import neutral
+from ecn_marl.lanes.elementwise import combine
+from ecn_marl.lanes.graph import BOOL, Map, Write
 from ecn_marl.lanes.loop_codegen import LoopBody
 from ecn_marl.lanes.steps import Group
 
@@ -36,72 +38,140 @@ def in_one_thread(lines: list[str]) -> list[str]:
 
 def dealt_loop(module: Module, group: Group, body: LoopBody) -> list[str]:
     """The lines of a loop over elements, or over those in a flag's list in every row."""
-    flag, share = group.flag, module.share
-    phis, exchange, totals = body.dealt_sums()
-    turn, shared = body.taken("turn"), body.shared_updates()
-    stores = body.taken("stores")
-    if flag is None:
-        count, head = str(group.size), ["  br label %start"]
-        number = _within(group.size, share)
-        rows = 1
-    else:
-        count, rows = "%count", group.size // flag.size
-        head = [
-            *list_of(module, flag),
-            "  %some = icmp ne i64 %count, 0",
-            "  br i1 %some, label %start, label %none",
-        ]
-        number = [
-            "  %active = icmp ult i64 %number, %count",
-            "  %end = sub i64 %count, 1",
-            "  %j = select i1 %active, i64 %number, i64 %end",
-            *listed_element("%i", "%j", "%row"),
-        ]
-    updates = [x for k, part in enumerate(shared) for x in _in_turn(module, k, *part)]
-    following = ["  %next = add nuw i64 %from, " + str(share)]
-    if rows == 1:
-        following += [f"  %more = icmp ult i64 %next, {count}"]
-        row = ["  %row = add i64 0, 0"] if flag is not None else []
-        again = "%next"
-    else:
-        assert flag is not None
-        following += [
-            "  %in.row = icmp ult i64 %next, %count",
-            "  %again = select i1 %in.row, i64 %next, i64 0",
-            f"  %below = add nuw i64 %row, {flag.size}",
-            "  %next.row = select i1 %in.row, i64 %row, i64 %below",
-            f"  %more = icmp ult i64 %next.row, {flag.size * rows}",
-        ]
-        row = ["  %row = phi i64 [0, %start], [%next.row, %turn.end]"]
-        again = "%again"
-    # With nothing to change, there is nothing that a thread has to wait for before the end.
-    changes = bool(updates or stores)
-    sums = [*exchange, *_if("%first", "total", totals, ["  %first = icmp eq i64 %sub, 0"])]
-    phi_row = row if row and "phi" in row[0] else []
+    before, values, element, following, after = _rounds(module, group)
+    phis, exchange, totals = _sums(module, body)
+    turn, shared = body.taken("turn"), _shared_changes(body)
+    changes = [x for k, part in enumerate(shared) for x in _in_turn(module, k, *part)]
+    stores = _if("%active", "store", body.taken("stores"))
+    if totals:
+        first = ["  %first = icmp eq i64 %sub, 0"]
+        after = [*exchange, *first, *_if("%first", "total", totals), *after]
     return [
-        *head,
+        *before,
         "start:",
         "  br label %loop",
         "loop:",
-        f"  %from = phi i64 [0, %start], [{again}, %turn.end]",
-        *phi_row,
+        *values,
         *phis,
-        *([] if phi_row else row),
         "  %number = add nuw i64 %from, %sub",
-        *number,
+        *element,
         *turn,
-        *([WAIT] if changes else []),
-        *updates,
-        *_if("%active", "store", stores),
+        # Without changes of memory, no thread has to wait for another before the end.
+        *([WAIT] if changes or stores else []),
+        *changes,
+        *stores,
         "  br label %turn.end",
         "turn.end:",
         *following,
         "  br i1 %more, label %loop, label %done",
         "done:",
-        *(sums if totals else []),
-        WAIT,
-        *(["  br label %none", "none:"] if flag is not None else []),
+        *after,
     ]
+
+
+def _rounds(module: Module, group: Group) -> tuple[list[str], ...]:
+    """Lines before a loop, at the start of a round, of a thread's element, at a round's end, after.
+
+    `%from` is the first place of the round, and `%number` that of the thread's element `%i`.
+    """
+    flag, share = group.flag, module.share
+    step = f"  %next = add nuw i64 %from, {share}"
+    if flag is None:
+        return (
+            ["  br label %start"],
+            ["  %from = phi i64 [0, %start], [%next, %turn.end]"],
+            _within(group.size, share),
+            [step, f"  %more = icmp ult i64 %next, {group.size}"],
+            [WAIT],
+        )
+    return (
+        [
+            *list_of(module, flag),
+            "  %some = icmp ne i64 %count, 0",
+            "  br i1 %some, label %start, label %none",
+        ],
+        [
+            "  %from = phi i64 [0, %start], [%again, %turn.end]",
+            "  %row = phi i64 [0, %start], [%next.row, %turn.end]",
+        ],
+        [
+            "  %active = icmp ult i64 %number, %count",
+            "  %end = sub i64 %count, 1",
+            "  %j = select i1 %active, i64 %number, i64 %end",
+            *listed_element("%i", "%j", "%row"),
+        ],
+        [
+            step,
+            "  %in.row = icmp ult i64 %next, %count",
+            "  %again = select i1 %in.row, i64 %next, i64 0",
+            f"  %below = add nuw i64 %row, {flag.size}",
+            "  %next.row = select i1 %in.row, i64 %row, i64 %below",
+            f"  %more = icmp ult i64 %next.row, {group.size}",
+        ],
+        [WAIT, "  br label %none", "none:"],
+    )
+
+
+def _sums(module: Module, body: LoopBody) -> tuple[list[str], list[str], list[str]]:
+    """Lines at the start of each turn, after the loop, and in one thread, for sums.
+
+    Every thread sums its own terms. After the loop, the threads of an environment add up theirs by
+    exchanging them over ever larger distances. One thread adds the total to memory.
+    """
+    ops = {i.store: i.op for i in body.group.items if isinstance(i, Write)}
+    phis: list[str] = []
+    for k, ((store, _), last) in enumerate(body.terms.items()):
+        kind = SCALAR[store.dtype]
+        start = literal(neutral(ops[store], store.dtype), store.dtype)
+        phis.append(f"  %sum{k} = phi {kind} [{start}, %start], [%term{k}, %turn.end]")
+        body.do(f"%term{k} = select i1 %active, {kind} {last}, {kind} %sum{k}")
+    # Names continue those of the turn, as all are in one function.
+    code = LoopBody(module, Group(0), "%i", body.named)
+    code.stem = "%total"
+    totals = []
+    for k, (store, _) in enumerate(body.terms):
+        total = f"%term{k}"
+        for distance in module.distances:
+            other = _exchanged(code, total, store.dtype, distance)
+            total = combine(code, ops[store], store.dtype, total, other)
+        totals.append(total)
+    exchange, code.lines = code.lines, []
+    for (store, element), total in zip(body.terms, totals, strict=True):
+        before = code.load(store, element)
+        code.save(store, element, combine(code, ops[store], store.dtype, before, total))
+    return phis, exchange, code.lines
+
+
+def _exchanged(code: LoopBody, value: str, dtype: str, distance: int) -> str:
+    """The same value of the thread of this environment whose number differs by a bit."""
+    name = "llvm.nvvm.shfl.sync.bfly.i32"
+    code.module.declared[name] = f"declare i32 @{name}(i32, i32, i32, i32) convergent"
+    kind = SCALAR[dtype]
+    there, back = ("zext", "trunc") if dtype == BOOL else ("bitcast", "bitcast")
+    bits = value if kind == "i32" else code.emit(f"{there} {kind} {value} to i32")
+    other = code.emit(f"call i32 @{name}(i32 -1, i32 {bits}, i32 {distance}, i32 31)")
+    return other if kind == "i32" else code.emit(f"{back} i32 {other} to {kind}")
+
+
+def _shared_changes(body: LoopBody) -> list[tuple[str, str | None, list[str]]]:
+    """Changes of elements that other threads may change, too.
+
+    Returns:
+        For each position that this turn has: its element number (i64), whether it is in bounds
+        (None for always), and the lines that change what lies there.
+    """
+    found: dict[tuple[str, str | None], list[tuple[Write, str]]] = {}
+    for item, at, inside, value in body.in_order:
+        found.setdefault((at, inside), []).append((item, value))
+    parts = []
+    for (at, inside), updates in found.items():
+        known = dict(body.values)  # what a block computes is not known after it
+        for item, value in updates:
+            body.update(item, at, None, value)
+        body.values = known
+        parts.append((at, inside, body.lines))
+        body.lines = []
+    return parts
 
 
 def _within(size: int, share: int) -> list[str]:
@@ -114,12 +184,11 @@ def _within(size: int, share: int) -> list[str]:
     ]
 
 
-def _if(flag: str, stem: str, lines: list[str], before: list[str] | None = None) -> list[str]:
+def _if(flag: str, stem: str, lines: list[str]) -> list[str]:
     """Lines that only threads with a flag run."""
     if not lines:
         return []
     return [
-        *(before or []),
         f"  br i1 {flag}, label %{stem}, label %{stem}.over",
         f"{stem}:",
         *lines,

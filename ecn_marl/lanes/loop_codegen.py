@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ecn_marl.lanes.assembly import SCALAR, Code, Module, literal
-from ecn_marl.lanes.builder import neutral
+from ecn_marl.lanes.assembly import SCALAR, Code, Module
 from ecn_marl.lanes.elementwise import apply, combine, select
 from ecn_marl.lanes.graph import (
     BOOL,
@@ -72,14 +71,14 @@ class LoopBody(Code):
             set() if index.isdigit() else sums_in_registers(group, not module.threads)
         )
         self._distance = {index: 0}
-        self._sums: dict[tuple[Store, str], str] = {}
+        self.terms: dict[tuple[Store, str], str] = {}
         self.computed = {i: None for i in group.items if isinstance(i, Map)}
         self.values: dict[object, str] = {}
         self._vectors: dict[str, str] = {}
         self._once: dict[tuple[str, ...], Any] = {}
         self._stores_at_end: list[tuple[Node, str, str]] = []
-        self._in_order: list[tuple[Write, str, str | None, str]] = []
-        self._apart: list[tuple[Write, str, str | None, str]] = []
+        self.in_order: list[tuple[Write, str, str | None, str]] = []
+        self.apart: list[tuple[Write, str, str | None, str]] = []
 
     # --- addresses --------------------------------------------------------------------------------
 
@@ -397,9 +396,9 @@ class LoopBody(Code):
                 self._stores_at_end.append((store, at, value))
             elif self.module.threads and store not in self._in_registers:
                 if _repeats(item.fixed):
-                    self._in_order.append((item, at, None, value))
+                    self.in_order.append((item, at, None, value))
                 else:
-                    self._apart.append((item, at, None, value))
+                    self.apart.append((item, at, None, value))
             else:
                 self._put(store, at, combine(self, item.op, dtype, self._sum(store, at), value))
             return
@@ -423,9 +422,9 @@ class LoopBody(Code):
             self.scatter(value, places, dtype, inside)
             return
         wide = self.emit(f"sext i32 {at} to i64")
-        self._in_order.append((item, wide, inside, value))
+        self.in_order.append((item, wide, inside, value))
 
-    def _update(self, item: Write, at: str, inside: str | None, value: str) -> None:
+    def update(self, item: Write, at: str, inside: str | None, value: str) -> None:
         """Change an element in memory; out of bounds it is stored as it was."""
         store, dtype = item.store, item.store.dtype
         before = self.load(store, at) if item.op != "set" or inside is not None else ""
@@ -435,32 +434,12 @@ class LoopBody(Code):
             value = select(self, dtype, inside, value, before)
         self.save(store, at, value)
 
-    def shared_updates(self) -> list[tuple[str, str | None, list[str]]]:
-        """Changes of elements that other threads may change, too.
-
-        Returns:
-            For each position that this turn has: its element number (i64), whether it is in bounds
-            (None for always), and the lines that change what lies there.
-        """
-        found: dict[tuple[str, str | None], list[tuple[Write, str]]] = {}
-        for item, at, inside, value in self._in_order:
-            found.setdefault((at, inside), []).append((item, value))
-        parts = []
-        for (at, inside), updates in found.items():
-            known = dict(self.values)  # what a block computes is not known after it
-            for item, value in updates:
-                self._update(item, at, None, value)
-            self.values = known
-            parts.append((at, inside, self.lines))
-            self.lines = []
-        return parts
-
     def taken(self, part: str) -> list[str]:
         """Lines of one of the `PARTS` of the turn; none if it is empty."""
         if part != "turn":
             known = dict(self.values)  # what a block computes is not known after it
-            for update in self._in_order if part == "in order" else self._apart:
-                self._update(*update)
+            for update in self.in_order if part == "in order" else self.apart:
+                self.update(*update)
             if part == "stores":
                 self.finish()
             self.values = known
@@ -471,64 +450,25 @@ class LoopBody(Code):
         """The value of a sum so far, from its register or from memory."""
         if store not in self._in_registers:
             return self.load(store, element)
-        return self._sums.setdefault((store, element), f"%sum{len(self._sums)}")
+        return self.terms.setdefault((store, element), f"%sum{len(self.terms)}")
 
     def _put(self, store: Store, element: str, value: str) -> None:
         if store in self._in_registers:
-            self._sums[store, element] = value
+            self.terms[store, element] = value
         else:
             self.save(store, element, value)
-
-    def dealt_sums(self) -> tuple[list[str], list[str], list[str]]:
-        """Lines at the start of each turn, after the loop, and in one thread, for dealt sums.
-
-        Every thread sums its own terms. After the loop, the threads of an environment add up theirs
-        by exchanging them over ever larger distances. One thread adds the total to memory.
-        """
-        ops = {i.store: i.op for i in self.group.items if isinstance(i, Write)}
-        phis: list[str] = []
-        for k, ((store, _), last) in enumerate(self._sums.items()):
-            kind = SCALAR[store.dtype]
-            start = literal(neutral(ops[store], store.dtype), store.dtype)
-            phis.append(f"  %sum{k} = phi {kind} [{start}, %start], [%term{k}, %turn.end]")
-            self.do(f"%term{k} = select i1 %active, {kind} {last}, {kind} %sum{k}")
-        # Names continue those of the turn, as all are in one function.
-        code = LoopBody(self.module, Group(0), "%i", self.named)
-        code.stem = "%total"
-        totals = []
-        for k, (store, _) in enumerate(self._sums):
-            total = f"%term{k}"
-            for distance in self.module.distances:
-                other = code.exchanged(total, store.dtype, distance)
-                total = combine(code, ops[store], store.dtype, total, other)
-            totals.append(total)
-        exchange, code.lines = code.lines, []
-        for (store, element), total in zip(self._sums, totals, strict=True):
-            before = code.load(store, element)
-            code.save(store, element, combine(code, ops[store], store.dtype, before, total))
-        return phis, exchange, code.lines
-
-    def exchanged(self, value: str, dtype: str, distance: int) -> str:
-        """The same value of the thread of this environment whose number differs by a bit."""
-        name = "llvm.nvvm.shfl.sync.bfly.i32"
-        self.module.declared[name] = f"declare i32 @{name}(i32, i32, i32, i32) convergent"
-        kind = SCALAR[dtype]
-        there, back = ("zext", "trunc") if dtype == BOOL else ("bitcast", "bitcast")
-        bits = value if kind == "i32" else self.emit(f"{there} {kind} {value} to i32")
-        other = self.emit(f"call i32 @{name}(i32 -1, i32 {bits}, i32 {distance}, i32 31)")
-        return other if kind == "i32" else self.emit(f"{back} i32 {other} to {kind}")
 
     def sums(self) -> tuple[list[str], list[str], list[str]]:
         """Lines before the loop, at the start of each turn and after it, for sums in registers."""
         phis: list[str] = []
         # Names continue those of the turn, as both are in one function.
         code = LoopBody(self.module, Group(0), "%i", self.named)
-        for k, ((store, element), last) in enumerate(self._sums.items()):
+        for k, ((store, element), last) in enumerate(self.terms.items()):
             kind = self.vector(SCALAR[store.dtype])
             start = code.load(store, element)
             phis.append(f"  %sum{k} = phi {kind} [{start}, %start], [{last}, %loop]")
         before, code.lines = code.lines, []
-        for (store, element), last in self._sums.items():
+        for (store, element), last in self.terms.items():
             code.save(store, element, last)
         return before, phis, code.lines
 
