@@ -168,6 +168,14 @@ def bench(
             show_default="all",
         ),
     ] = None,
+    smallest: Annotated[
+        int | None,
+        typer.Option(
+            help="With adpg: smallest number of flows. Scenarios with fewer are left out.",
+            min=1,
+            show_default="no limit",
+        ),
+    ] = None,
     largest: Annotated[
         int | None,
         typer.Option(
@@ -224,6 +232,7 @@ def bench(
         max_steps=max_steps,
         envs=envs,
         small=small or None,
+        smallest=smallest,
         largest=largest,
         resume=resume or None,
         cells=cells,
@@ -233,16 +242,17 @@ def bench(
         backend=None if backend == "fluid" else backend,
     )
     if scenarios == [RATES]:
-        known = ("small", "largest", "records", "overwrite")
+        known = ("small", "smallest", "largest", "records", "overwrite")
         others = [name for name in changed if name not in known]
         _refuse(changed, others, f"no such option with {RATES}")
         kept_rates = (records, overwrite)
-        _bench_rates(algorithms, seeds, (small, largest), out, results, as_json, kept_rates)
+        sizes = (small, smallest, largest)
+        _bench_rates(algorithms, seeds, sizes, out, results, as_json, kept_rates)
         return
     if papers.are_papers(scenarios):
         _refuse(
             changed,
-            ("sealed", "split", "largest", "allow_flagged", "backend"),
+            ("sealed", "split", "smallest", "largest", "allow_flagged", "backend"),
             "no such option with papers",
         )
         numbers = ("steps", "search_episodes", "eval_episodes", "eval_seed")
@@ -264,7 +274,7 @@ def bench(
         return
     _refuse(
         changed,
-        ("small", "largest", "resume", "cells"),
+        ("small", "smallest", "largest", "resume", "cells"),
         f"no such option without {RATES} or papers",
     )
     with _bars() as show, stops_in_one_line(AGAIN):
@@ -306,7 +316,7 @@ def _refuse(options: Mapping[str, object], names: Iterable[str], allowed: str) -
 def _bench_rates(
     algorithms: str | None,
     seeds: int,
-    scenarios: tuple[bool, int | None],
+    scenarios: tuple[bool, int | None, int | None],
     out: Path | None,
     results: Path | None,
     as_json: bool,

@@ -190,7 +190,7 @@ def bench(
     results: Path | None,
     algorithms: str | None,
     seeds: int,
-    scenarios: tuple[bool, int | None],
+    scenarios: tuple[bool, int | None, int | None],
     as_json: bool,
     show: Callable[[str], Move],
     records: tuple[Path | None, bool],
@@ -202,7 +202,8 @@ def bench(
         results: another file for `results.json`; None for none.
         algorithms: rows with commas between them; None for all.
         seeds: seeds of every learner.
-        scenarios: whether to use the small scenarios, and the largest number of flows or None.
+        scenarios: whether to use the small scenarios, and the smallest and the largest number of
+            flows, or None.
         as_json: whether to print JSON instead of the table.
         show: opens a progress bar for a task.
         records: folder for records or None, and whether to replace those that are there.
@@ -217,9 +218,9 @@ def bench(
     from ecn_marl.speed.machine import describe
 
     policies = rb.POLICIES if algorithms is None else rb.row_names(algorithms)
-    small, largest = scenarios
+    small, *sizes = scenarios
     all_scenarios, updates = (rb.SMALL, rb.SMALL_UPDATES) if small else (rb.FULL, rb.UPDATES)
-    selected = all_scenarios if largest is None else rb.up_to(all_scenarios, largest)
+    selected = rb.of_sizes(all_scenarios, *sizes)
     result = rb.rate_bench(rb.RatePlan(out, policies, seeds, selected, updates, *records), show)
     result["machine"] = describe()
     table, text = rate_bench_tables(result), json_text(result) + "\n"

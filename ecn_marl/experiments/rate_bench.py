@@ -14,6 +14,7 @@ made again.
 
 from __future__ import annotations
 
+import math
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -68,21 +69,35 @@ SMALL_UPDATES = 1000
 """Updates of every learner with `--small`."""
 
 
-def up_to(
-    scenarios: Mapping[str, Mapping[str, object]], largest: int
+def of_sizes(
+    scenarios: Mapping[str, Mapping[str, object]], smallest: int | None, largest: int | None
 ) -> dict[str, Mapping[str, Any]]:
-    """The scenarios with at most `largest` flows to a host, or that interrupt the long flow.
+    """The scenarios with so many flows to a host, or that interrupt the long flow.
+
+    Args:
+        scenarios: scenarios by name, with fields of `RateScenario`.
+        smallest: flows at least; None for any. With a number, all to all is left out.
+        largest: flows at most; None for any.
 
     Raises:
-        ValueError: none has.
+        ValueError: no many-to-one scenario has.
     """
-    selected = {
-        name: options
-        for name, options in scenarios.items()
-        if (spec := with_options(name, dict(options))).kind == "all-to-all" or spec.size <= largest
-    }
+    selected = {}
+    for name, options in scenarios.items():
+        spec = with_options(name, dict(options))
+        if spec.kind == "all-to-all":
+            chosen = smallest is None
+        else:
+            chosen = (smallest or 1) <= spec.size <= (math.inf if largest is None else largest)
+        if chosen:
+            selected[name] = options
     if not any(with_options(name, {}).kind == "many-to-one" for name in selected):
-        raise bad_value("largest", largest, "the flows of a many-to-one scenario, at least 2")
+        sizes = [with_options(n, {}).size for n in scenarios if n.startswith("many-to-one")]
+        allowed = (
+            f"numbers around the flows of a many-to-one scenario, {min(sizes)} to {max(sizes)}"
+        )
+        name, value = ("smallest", smallest) if largest is None else ("largest", largest)
+        raise bad_value(name, value, allowed)
     return selected
 
 

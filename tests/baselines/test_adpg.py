@@ -220,8 +220,8 @@ USED = {
         *("overwrite", "json"),
     ),
     "bench": (
-        *("algorithms", "seeds", "out", "results", "small", "largest", "json"),
-        *("records", "overwrite"),
+        *("algorithms", "seeds", "out", "results", "small", "smallest", "largest"),
+        *("json", "records", "overwrite"),
     ),
 }
 

@@ -193,11 +193,17 @@ def test_wrong_plans_are_refused(tmp_path):
         "dcqcn:hpcc-paper,ai=2.5,g=0.1",
         "adpg:int8",
     )
-    assert set(rb.up_to(rb.SMALL, 4)) == {
+    assert set(rb.of_sizes(rb.SMALL, None, 4)) == {
         *("many-to-one-2-v0", "all-to-all-4-v0", "all-to-all-8-v0", "long-short-2-v0")
     }
-    with pytest.raises(ValueError, match="largest = 1"):
-        rb.up_to(rb.FULL, 1)
+    assert set(rb.of_sizes(rb.FULL, 2048, 4096)) == {
+        *("many-to-one-2048-v0", "many-to-one-4096-v0", "long-short-2048-v0")
+    }
+    assert rb.of_sizes(rb.FULL, None, None) == rb.FULL
+    with pytest.raises(ValueError, match=r"largest = 1 .*2 to 8192"):
+        rb.of_sizes(rb.FULL, None, 1)
+    with pytest.raises(ValueError, match="smallest = 9000"):
+        rb.of_sizes(rb.FULL, 9000, None)
     assert "no such option without adpg" in failure("bench", "--largest", 8, *out)
     with pytest.raises(ValueError, match="seeds = 0"):
         rb.RatePlan(tmp_path, seeds=0)
