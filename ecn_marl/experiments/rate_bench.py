@@ -14,8 +14,8 @@ made again.
 
 from __future__ import annotations
 
-import math
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
