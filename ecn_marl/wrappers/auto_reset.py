@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -24,13 +24,11 @@ class AutoResetState:
         env: state of the wrapped environment.
         episode_return: sum of rewards so far, `[A]`.
         episode_length: steps so far, scalar.
-        ends_after: steps after which the episode is truncated, scalar; None unless `staggered`.
     """
 
     env: PyTree
     episode_return: Leaf
     episode_length: Leaf
-    ends_after: Leaf = None
 
 
 @dataclass(frozen=True)
@@ -46,29 +44,20 @@ class AutoReset:
     Attributes:
         env: a functional environment with `reset(key, params)` and
             `step(key, state, action, params)`.
-        staggered: truncate the first episode of each environment after a random number of steps, 1
-            to `params.max_steps`. Otherwise all environments of a batch are at the same time of
-            their episodes, and an update learns from one time only.
     """
 
     env: Environment
-    staggered: bool = False
 
     def __getattr__(self, name: str) -> Any:
         """Attributes of the wrapped environment."""
-        if name.startswith("__") or name in ("env", "staggered"):
+        if name.startswith("__") or name == "env":
             raise AttributeError(name)
         return getattr(self.env, name)
 
     def reset(self, key: jax.Array, params: PyTree) -> tuple[Array, AutoResetState]:
         """Start the first episode; see the wrapped environment."""
         obs, state = self.env.reset(key, params)
-        fresh = self._fresh(state)
-        if self.staggered:
-            most = jnp.asarray(params.max_steps, jnp.int32)
-            draw = jax.random.randint(jax.random.fold_in(key, 1), (), 1, most + 1)
-            fresh = replace(fresh, ends_after=draw)
-        return obs, fresh
+        return obs, self._fresh(state)
 
     @property
     def load(self) -> Callable[[AutoResetState], Array] | None:
@@ -99,17 +88,13 @@ class AutoReset:
         last_obs, inner, reward, terminated, truncated, info = self.env.step(
             key, state.env, action, params
         )
-        episode_return = state.episode_return + reward
-        length = state.episode_length + 1
-        running, later = AutoResetState(inner, episode_return, length, state.ends_after), None
-        if self.staggered:
-            truncated = truncated | (length >= state.ends_after)
-            later = jnp.asarray(params.max_steps, jnp.int32)
         # Every step computes a reset. Lanes skip it while none of a vector's episodes ends.
         done = lanes.busy(jnp.all(terminated | truncated))
+        episode_return = state.episode_return + reward
+        length = state.episode_length + 1
         first_obs, next_env_state = self.env.reset(key, params)
-        fresh = replace(self._fresh(next_env_state), ends_after=later)
-        after = jax.tree.map(lambda a, b: _choose(done, a, b), fresh, running)
+        running = AutoResetState(inner, episode_return, length)
+        after = jax.tree.map(lambda a, b: _choose(done, a, b), self._fresh(next_env_state), running)
         info = info | {
             "final_obs": last_obs,
             "episode_return": episode_return,

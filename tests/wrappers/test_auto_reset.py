@@ -53,27 +53,3 @@ def test_attributes_pass_through():
     assert env.num_agents == 3
     assert env.obs_dim == 2
     assert hash(env) == hash(AutoReset(ToyEnv()))
-
-
-def test_staggered_environments_end_their_first_episode_at_any_step_and_later_ones_in_time():
-    env = AutoReset(ToyEnv(), staggered=True)
-    keys = jax.random.split(jax.random.key(3), 400)
-    _, state = jax.vmap(env.reset, (0, None))(keys, PARAMS)
-    step = jax.jit(jax.vmap(env.step, (0, 0, None, None)))
-    ends, lengths = [], []
-    for _ in range(9):
-        _, state, _, _, truncated, info = step(keys, state, jnp.array([1, 3, 0]), PARAMS)
-        ends.append(np.asarray(truncated.all(-1)))
-        lengths.append(np.asarray(info["episode_length"]))
-        np.testing.assert_array_equal(truncated.any(-1), ends[-1])
-        np.testing.assert_array_equal(info["episode_done"], ends[-1])
-        np.testing.assert_array_equal(state.env.steps == 0, ends[-1])
-    ends, lengths = np.array(ends), np.array(lengths)
-    first = ends.argmax(0)
-    counts = np.bincount(first, minlength=4)
-    assert counts.sum() == counts[:4].sum() == 400
-    assert (abs(counts - 100) < 4 * np.sqrt(75)).all()  # four standard deviations of a binomial
-    for start in range(4):
-        after = np.flatnonzero(ends[:, first == start].all(1))
-        np.testing.assert_array_equal(after, np.arange(start, 9, 4))
-        assert (lengths[after[1:]][:, first == start] == 4).all()

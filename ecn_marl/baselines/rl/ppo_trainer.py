@@ -5,7 +5,7 @@ A trainer adds a critic to `PPOTrainer`, and nothing else. An update is
     roll out `rollout` intervals in `envs` environments  ->  values, GAE
     ->  `epochs` passes of clipped policy loss and value loss
 
-and is one compiled function. Four options are neither PPO's nor the papers'. They are candidates
+and is one compiled function. Three options are neither PPO's nor the papers'. They are candidates
 for rewards in completion times, off by default; `docs/benchmark.md` says what two of them did:
 
 * `persistence`: thresholds act on completion times over many intervals. While data are collected,
@@ -15,7 +15,6 @@ for rewards in completion times, off by default; `docs/benchmark.md` says what t
 * `follow_j`: the weights of size classes in the reward follow the benchmark's objective, see
   `class_weights`.
 * `value_norm`: the critic predicts normalised returns, see `value_norm` (Yu et al.).
-* `stagger`: environments begin at different times of their episodes, see `AutoReset`.
 """
 
 from __future__ import annotations
@@ -92,7 +91,6 @@ class PPOConfig:
             1: a critic starts near 0 and takes long to reach returns of a hundred.
         standardise: intervals of random actions at the start, by which networks standardise their
             features, see `networks.standardise`; 0 for unscaled features.
-        stagger: whether first episodes end after a random number of steps, see `AutoReset`.
         persistence: probability, at the start, that a port keeps its last action while data are
             collected. It falls to 0 over `anneal_updates`, and stays if these are 0.
         follow_j: whether the weights of size classes in the reward follow J, see `class_weights`;
@@ -125,7 +123,6 @@ class PPOConfig:
     shared: bool = True
     reward_scale: float = 1.0
     standardise: int = 0
-    stagger: bool = False
     persistence: float = 0.0
     follow_j: bool = False
     value_norm: bool = False

@@ -108,7 +108,7 @@ class Trainer(ABC):
             env: functional environment; here it is wrapped in `AutoReset`.
             config: settings, of `config_class`.
         """
-        self.env = AutoReset(env, staggered=getattr(config, "stagger", False))
+        self.env = AutoReset(env)
         self.config = config
         self.head = head_for(env.action)
 

@@ -166,12 +166,3 @@ def test_a_critic_of_normalised_values_gives_the_same_advantages():
     small, large = advantages(1.0), advantages(1000.0)
     for a, b in zip(small, large, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)
-
-
-def test_staggered_environments_are_at_different_times_of_their_episodes():
-    trainer = IPPO(ToyEnv(), replace(KEEPING, stagger=True))
-    state = trainer.init(jax.random.key(0), PARAMS)
-    _, rows, _ = jax.jit(trainer.roll_out)(state, jax.random.key(1), PARAMS)
-    ends = np.asarray(rows.truncated)[..., 0]
-    assert ends[:10].any(1).sum() >= 8  # of 64 environments, some end at nearly every step
-    np.testing.assert_array_equal(ends.sum(0) >= 3, np.ones(64, bool))
