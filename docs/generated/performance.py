@@ -8,9 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from generated.markdown import markdown
-
 from ecn_marl.speed import gpu
+from generated.markdown import markdown
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "results"

@@ -13,13 +13,14 @@ from ecn_marl.baselines.haecn import HAECN
 from ecn_marl.baselines.ippo import IPPO
 from ecn_marl.baselines.mappo import MAPPO
 from ecn_marl.baselines.oracle import RULES
+from ecn_marl.baselines.pqn import PQN
 from ecn_marl.baselines.training.trainer import Trainer, as_trainer
 
 RATE_LEARNERS = ("adpg", "ppo", "reinforce", "aurora", "dqn", "apg")
 """Names of the learners whose agents are flows, see `experiments.rate`."""
 
 RESERVED = (
-    *("pet", "ddqn-fct", "haecn-fct"),
+    *("pet", "ddqn-fct", "haecn-fct", "vdn"),
     *RATE_LEARNERS,
     *(*RULES, "static", "dynamic", "pretrained"),
 )
@@ -28,7 +29,10 @@ rules."""
 
 ALGORITHMS: Registry[type[Trainer]] = Registry(
     "algorithm",
-    {"ippo": IPPO, "mappo": MAPPO, "ddqn": DDQN, "c-acc": CentralACC, "haecn": HAECN},
+    {
+        **{"ippo": IPPO, "mappo": MAPPO, "pqn": PQN},
+        **{"ddqn": DDQN, "c-acc": CentralACC, "haecn": HAECN},
+    },
     as_trainer,
     RESERVED,
 )

@@ -7,7 +7,8 @@ papers' Q-learners with `-fct` in their names. A recipe cannot change the traffi
 episode or the number of steps: all learners of a scenario train for `steps_of(scenario)`.
 
 Settings that `ecn-marl tune` found stand here with the budget of the search. All learners of the
-benchmark's reward had the same budget. The papers' learners have the settings that these state.
+benchmark's reward had the same budget, but for those in `UNTUNED`, which had none. The papers'
+learners have the settings that these state.
 """
 
 from __future__ import annotations
@@ -188,6 +189,13 @@ standardised features 6.3 to 8.0, and varied less with rows drawn uniformly. Fou
 runs of `ddqn-fct` and 3 of `haecn-fct` of 60 to 100 k steps, two seeds each, on tuning episodes of
 `restore-serve-v0`."""
 
+_PQN = {
+    **{"gamma": 0.9975, "gae_lambda": 0.9, "rollout": 64, "envs": 8, "epochs": 4},
+    **{"minibatches": 4, "lr": 1e-3, "reward_scale": 0.03, "standardise": 64},
+    **{"hidden": (128, 128), "epsilon_decay": 0.98, "epsilon_min": 0.02},
+}
+"""PQN with the rollouts, the discount and the returns of the tuned `ippo`; nothing was tuned."""
+
 TUNED = Tuning(trials=6, steps=48_000, episodes=32, seeds=2, scenario="restore-serve-v0")
 """Budget of `ecn-marl tune` for each of the four learners below; trial 0 is their start above. The
 winners' J was 6.06 (`ippo`; the start had 6.19), 5.48 (`mappo`; 6.61), 7.12 (`ddqn-fct`; 7.28) and
@@ -233,6 +241,8 @@ LEARNERS: dict[str, Recipe] = {
         {},
         TUNED,
     ),
+    "pqn": Recipe("pqn", _OWN, _PQN, anneal=True),
+    "vdn": Recipe("pqn", _OWN, {**_PQN, "team": True}, anneal=True),
     "pet": Recipe("ippo", {"features": "pet", "reward": "pet", **_LADDER}),
     "ddqn": Recipe("ddqn", {"features": "acc", "reward": "acc", **_LADDER}),
     "c-acc": Recipe("c-acc", {"features": "acc", "reward": "acc", **_LADDER}),
@@ -247,6 +257,9 @@ of 0.05.
 
 PAPERS = ("pet", "ddqn", "c-acc", "haecn")
 """Learners as published: they are not tuned, and `RECIPES` must not change them."""
+
+UNTUNED = ("pqn", "vdn")
+"""Learners of the benchmark's reward whose settings no search has found yet."""
 
 RECIPES: dict[str, dict[str, Recipe]] = {}
 """Other recipes in single scenarios, by scenario and learner, as `ecn-marl tune` prints them."""

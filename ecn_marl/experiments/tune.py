@@ -79,6 +79,17 @@ _Q: Space = {
 SPACES: dict[str, Space] = {
     "ippo": _PPO,
     "mappo": _PPO,
+    "pqn": {
+        "lr": LogUniform(1e-4, 3e-3),
+        "gamma": Choice((0.98, 0.99, 0.995, 0.9975)),
+        "gae_lambda": Choice((0.65, 0.8, 0.9, 0.95)),
+        "rollout": Choice((32, 64, 128)),
+        "epochs": Choice((2, 4)),
+        "minibatches": Choice((4, 8, 16)),
+        "epsilon_decay": Choice((0.95, 0.98)),
+        "epsilon_min": Choice((0.02, 0.05)),
+        "hidden": _WIDTHS,
+    },
     "ddqn": {
         **_Q,
         "hidden": _WIDTHS,

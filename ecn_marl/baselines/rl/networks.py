@@ -21,12 +21,15 @@ class Mlp(nn.Module):
         last_scale: gain of the output layer; small for policies, so that they start uniform.
         standardised: whether features are centred and scaled first, by `centre` and `gain`. They
             are parameters that are not learnt, see `standardise`.
+        normalised: whether the inputs of every tanh are normalised over the layer (Ba et al. 2016,
+            "Layer Normalization"). Such a network is not exported.
     """
 
     hidden: Sequence[int]
     outputs: int
     last_scale: float = 1.0
     standardised: bool = False
+    normalised: bool = False
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch features"]) -> Float[Array, "*batch outputs"]:
@@ -34,7 +37,8 @@ class Mlp(nn.Module):
         if self.standardised:
             x = centred(self, x)
         for width in self.hidden:
-            x = jnp.tanh(_layer(width, float(np.sqrt(2.0)))(x))
+            x = _layer(width, float(np.sqrt(2.0)))(x)
+            x = jnp.tanh(nn.LayerNorm()(x) if self.normalised else x)
         return _layer(self.outputs, self.last_scale)(x)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -96,7 +96,7 @@ def _mean(x: Array, axis: int | None, where: Array | None) -> Array:
     return (x * where).sum(axis) / jnp.maximum(where.sum(axis), 1)
 
 
-LossFunction = Callable[[PyTree, Batch], tuple[Array, dict[str, Array]]]
+LossFunction = Callable[[PyTree, Any], tuple[Array, dict[str, Array]]]
 """`(parameters, minibatch) -> loss, metrics`."""
 
 Rule = tuple[LossFunction, optax.GradientTransformation]
@@ -107,7 +107,7 @@ def improve(
     networks: tuple[PyTree, ...],
     optimisers: tuple[PyTree, ...],
     rules: tuple[Rule, ...],
-    batch: Batch,
+    batch: Any,
     key: jax.Array,
     epochs: int,
     minibatches: int,
@@ -118,7 +118,7 @@ def improve(
         networks: parameters of each network.
         optimisers: their optimisers' states.
         rules: loss and optimiser of each network.
-        batch: leaves `[time, envs, A, ...]`.
+        batch: a named tuple with `target`; leaves `[time, envs, ...]`.
         key: PRNG key of the shuffles.
         epochs: passes.
         minibatches: gradient steps per pass, for each network.

@@ -1,0 +1,324 @@
+"""PQN: Q-learning from rollouts, without a replay memory or a target network; and its VDN form.
+
+PQN: Gallici et al., "Simplifying Deep Temporal Difference Learning", ICLR 2025, Algorithm 1 and
+§4. Many environments act by epsilon-greedy. The network is fitted to lambda-returns of the rollout,
+in several passes of minibatches, and then the data are gone. Layer normalisation keeps that stable
+where DQN needs a target network. An update is
+
+    roll out `rollout` intervals in `envs` environments  ->  returns Q(lambda) (their Eq. 15)
+    ->  `epochs` passes of gradient steps on the squared error
+
+Agents are independent by default, and share a network. With `team=True` it is VDN (Sunehag et al.
+2018, "Value-Decomposition Networks"): the value of all actions together is the mean of the agents'
+values, and is fitted to the return of their mean reward. So an agent is paid for what its setting
+does to others. The greedy policy is the same for both: every agent takes its own best action.
+
+Differences from PQN: the layers have tanh in place of ReLU, the optimiser is Adam in place of
+RAdam, and the chance of a random action falls exponentially, all as in the other learners here.
+VDN has a sum in place of the mean, which is another scale of the same values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from jaxtyping import Array, Bool, Float, PyTree
+
+from ecn_marl._errors import bad_value
+from ecn_marl._types import Leaf
+from ecn_marl.baselines.rl import q_learning as ql
+from ecn_marl.baselines.rl.gae import gae
+from ecn_marl.baselines.rl.networks import (
+    Mlp,
+    apply_network,
+    init_network,
+    network_flops,
+    one_agent,
+    standardise,
+)
+from ecn_marl.baselines.rl.optimisers import adam
+from ecn_marl.baselines.rl.ppo import explained_variance, improve, over_agents
+from ecn_marl.baselines.rl.rollout import roll
+from ecn_marl.baselines.training import settings as check
+from ecn_marl.baselines.training.environments import start_measured
+from ecn_marl.baselines.training.trainer import Trainer
+from ecn_marl.envs.interface import Environment
+
+
+@dataclass(frozen=True)
+class PQNConfig:
+    """Settings of PQN. Defaults of `gae_lambda`, `epochs` and `lr` are in the paper's range.
+
+    Attributes:
+        envs: environments stepped at once.
+        rollout: intervals per environment and update.
+        epochs: passes over a rollout.
+        minibatches: gradient steps per pass.
+        lr: learning rate.
+        anneal_updates: updates over which `lr` falls to `optimisers.FINAL_RATE` of its value; 0 for
+            a rate that does not fall.
+        gamma: discount per tuning interval.
+        gae_lambda: lambda of the returns; 0 for one step, 1 for all rewards of the rollout.
+        team: whether agents learn the team's value, the mean of theirs (VDN).
+        reward_scale: factor of the rewards that are learnt from, see `PPOConfig`.
+        max_grad_norm: gradients are scaled down to this norm.
+        hidden: widths of the hidden layers.
+        standardise: intervals of random actions at the start, by which networks standardise their
+            features, see `networks.standardise`; 0 for unscaled features.
+        shared: one network for all agents, or one each.
+        epsilon: chance of a random action at first.
+        epsilon_decay: factor of that chance at every update.
+        epsilon_min: smallest chance.
+    """
+
+    envs: int = 64
+    rollout: int = 32
+    epochs: int = 2
+    minibatches: int = 8
+    lr: float = 5e-4
+    anneal_updates: int = 0
+    gamma: float = 0.95
+    gae_lambda: float = 0.65
+    team: bool = False
+    reward_scale: float = 1.0
+    max_grad_norm: float = 10.0
+    hidden: tuple[int, ...] = (64, 64)
+    standardise: int = 0
+    shared: bool = True
+    epsilon: float = 1.0
+    epsilon_decay: float = 0.98
+    epsilon_min: float = 0.02
+
+    def __post_init__(self) -> None:
+        """Check all settings."""
+        check.at_least_one(self, "envs", "rollout", "epochs", "minibatches")
+        check.not_negative(self, "anneal_updates", "standardise")
+        check.shares(self, "gamma", "gae_lambda", "epsilon", "epsilon_min")
+        check.positive(self, "lr", "reward_scale")
+        check.positive(self, "max_grad_norm", infinite=True)
+        check.widths(self, "hidden")
+        if not 0.0 < self.epsilon_decay <= 1.0:
+            raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
+        if (self.envs * self.rollout) % self.minibatches:
+            allowed = f"a divisor of envs * rollout = {self.envs * self.rollout}"
+            raise bad_value("minibatches", self.minibatches, allowed)
+
+    @property
+    def steps_per_update(self) -> int:
+        """Environment steps (tuning intervals) per update."""
+        return self.envs * self.rollout
+
+
+@struct.dataclass
+class TrainState:
+    """Everything that is needed to continue training.
+
+    Attributes:
+        actor: parameters of the Q-network.
+        opt: optimiser state.
+        env: environment states, leading axis `envs`.
+        obs: observations, `[envs, A, obs_dim]`.
+        key: PRNG key.
+        updates: updates so far.
+    """
+
+    actor: PyTree
+    opt: PyTree
+    env: PyTree
+    obs: Leaf
+    key: Leaf
+    updates: Leaf
+
+
+class Steps(NamedTuple):
+    """Steps of all environments, leaves `[time, envs, A, ...]`; `final_obs` precedes a reset."""
+
+    obs: Float[Array, "time envs agents obs"]
+    action: Array
+    reward: Float[Array, "time envs agents"]
+    terminated: Bool[Array, "time envs agents"]
+    truncated: Bool[Array, "time envs agents"]
+    final_obs: Float[Array, "time envs agents obs"]
+
+
+class Batch(NamedTuple):
+    """Training data, leaves `[time, envs, ...]` or `[rows, ...]`; a team's target has no agents."""
+
+    obs: Array
+    action: Array
+    target: Array
+
+
+class PQN(Trainer):
+    """The algorithm for one environment and configuration; holds no arrays."""
+
+    config_class = PQNConfig
+    config: PQNConfig
+
+    def __init__(self, env: Environment, config: PQNConfig) -> None:
+        """Set up the network and its optimiser.
+
+        Args:
+            env: functional environment with discrete actions (it is wrapped in `AutoReset`).
+            config: settings.
+
+        Raises:
+            ValueError: its actions are continuous.
+        """
+        super().__init__(env, config)
+        self.head = ql.discrete_head(env.action)
+        self.net = Mlp(
+            config.hidden, self.head.outputs, 0.1, config.standardise > 0, normalised=True
+        )
+        steps = config.anneal_updates * config.epochs * config.minibatches
+        transform = adam(config.lr, config.max_grad_norm, steps)
+        if not config.shared:
+            # Mapped over agents, so that each one's gradient is clipped by its own norm.
+            each = jax.vmap(transform.init), jax.vmap(transform.update)
+            transform = optax.GradientTransformation(*each)
+        self.opt = transform
+
+    def init(self, key: jax.Array, params: PyTree) -> TrainState:
+        """A fresh network, and fresh environments in different phases of their episodes."""
+        c, env = self.config, self.env
+        key, net_key, env_key, phase_key = jax.random.split(key, 4)
+        actor = init_network(self.net, net_key, env.obs_dim, env.num_agents, c.shared)
+        obs, state, measured = start_measured(
+            env, env_key, phase_key, params, c.envs, c.standardise
+        )
+        if measured is not None:
+            actor = standardise(actor, *measured.obs)
+        start = jnp.zeros((), jnp.int32)
+        return TrainState(actor, self.opt.init(actor), state, obs, key, start)
+
+    def update(self, state: TrainState, params: PyTree) -> tuple[TrainState, dict[str, Array]]:
+        """Roll out, and fit the network to the returns.
+
+        Args:
+            state: training state.
+            params: parameters of the environment.
+
+        Returns:
+            New state, and the update's metrics.
+        """
+        c = self.config
+        key, roll_key, learn_key = jax.random.split(state.key, 3)
+        state, steps, metrics = self.roll_out(replace(state, key=key), roll_key, params)
+        target = self.returns(state.actor, steps)
+        before = self.chosen(state.actor, steps.obs, steps.action)
+        metrics["explained_variance"] = explained_variance(target, before)
+        (actor,), (opt,), losses = improve(
+            (state.actor,),
+            (state.opt,),
+            ((self.loss, self.opt),),
+            Batch(steps.obs, steps.action, target),
+            learn_key,
+            c.epochs,
+            c.minibatches,
+        )
+        return replace(state, actor=actor, opt=opt, updates=state.updates + 1), metrics | losses
+
+    def roll_out(
+        self, state: TrainState, key: jax.Array, params: PyTree
+    ) -> tuple[TrainState, Steps, dict[str, Array]]:
+        """Act by epsilon-greedy for `rollout` intervals in all environments."""
+        c = self.config
+        chance = ql.epsilon(c.epsilon, c.epsilon_decay, c.epsilon_min, state.updates)
+
+        def step(
+            key: jax.Array,
+            carry: tuple[PyTree, Array],
+            actor: PyTree,
+            chance: Array,
+            params: PyTree,
+        ) -> tuple[PyTree, PyTree]:
+            env_state, obs = carry
+            act_key, env_key = jax.random.split(key)
+            action = self._explored(actor, act_key, obs, chance)
+            next_obs, env_state, reward, terminated, truncated, info = self.env.step(
+                env_key, env_state, action, params
+            )
+            row = Steps(obs, action, reward, terminated, truncated, info["final_obs"])
+            means = {name: info[name].mean() for name in ("queue_mean", "utilisation")}
+            return (env_state, next_obs), (row, means | {"reward": reward.mean()})
+
+        shared = (state.actor, chance, params)
+        (env_state, obs), (rows, means) = roll(
+            self.env, step, (state.env, state.obs), key, c.rollout, *shared
+        )
+        metrics = {name: x.mean() for name, x in means.items()} | {"epsilon": chance}
+        return replace(state, env=env_state, obs=obs), rows, metrics
+
+    def returns(self, actor: PyTree, steps: Steps) -> Float[Array, "time envs *agents"]:
+        """Returns Q(lambda) of a rollout, `[time, envs, A]`, or of the team, `[time, envs]`.
+
+        Of the step t it is r + gamma (lambda R(t + 1) + (1 - lambda) max Q(s(t + 1), .)). At the
+        end of an episode or of the rollout, max Q stands alone; it is 0 after termination.
+        """
+        c = self.config
+        best, next_best = (self.best(actor, x) for x in (steps.obs, steps.final_obs))
+        reward, terminated, truncated = steps.reward, steps.terminated, steps.truncated
+        if c.team:  # all agents' episodes end together
+            reward, terminated, truncated = reward.mean(-1), terminated.all(-1), truncated.all(-1)
+        ends = (terminated, truncated)
+        return gae(c.reward_scale * reward, best, next_best, *ends, c.gamma, c.gae_lambda)[1]
+
+    def best(
+        self, actor: PyTree, obs: Float[Array, "*b agents obs"]
+    ) -> Float[Array, "*b agents"] | Float[Array, "*b"]:
+        """Max Q of every agent, or the team's value of these actions."""
+        q = self.values(actor, obs)
+        return self._joined(ql.action_values(self.head, q, self.head.mode(q)))
+
+    def chosen(
+        self, actor: PyTree, obs: Float[Array, "*b agents obs"], action: Array
+    ) -> Float[Array, "*b agents"] | Float[Array, "*b"]:
+        """Q of actions, of every agent or of the team."""
+        return self._joined(ql.action_values(self.head, self.values(actor, obs), action))
+
+    def _joined(self, values: Array) -> Array:
+        return values.mean(-1) if self.config.team else values
+
+    def loss(self, actor: PyTree, batch: Batch) -> tuple[Array, dict[str, Array]]:
+        """Half the squared error of the values of the actions taken."""
+        value = self.chosen(actor, batch.obs, batch.action)
+        error = 0.5 * (value - batch.target) ** 2
+        loss = error.mean() if self.config.team else over_agents(error, self.config.shared)
+        return loss, {"loss": error.mean(), "q_mean": value.mean()}
+
+    def values(self, actor: PyTree, obs: Float[Array, "*b agents obs"]) -> Array:
+        """Outputs of the network, `[*b, A, n]`."""
+        return apply_network(self.net, actor, obs, self.config.shared)
+
+    def act(
+        self,
+        actor: PyTree,
+        key: jax.Array,
+        obs: Float[Array, "*b agents obs"],
+        greedy: bool = False,
+    ) -> Array:
+        """Actions for observations: the best ones, or those of training's last exploration."""
+        if greedy:
+            return self.head.mode(self.values(actor, obs))
+        return self._explored(actor, key, obs, self.config.epsilon_min)
+
+    def _explored(self, actor: PyTree, key: jax.Array, obs: Array, chance: float | Array) -> Array:
+        """The best actions, and with some chance random ones."""
+        q = self.values(actor, obs)
+        exploring, random_action = ql.explore(key, self.head, q, chance)
+        return ql.choose(exploring, random_action, self.head.mode(q))
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one inference, without those of layer normalisation."""
+        return network_flops(self.config.hidden, self.env.obs_dim, self.head.outputs)
+
+    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, Any]]:
+        """The network and the parameters that one port needs, to measure their cost."""
+        return {"policy": (self.net, one_agent(actor, self.config.shared))}
