@@ -47,6 +47,7 @@ TABLES: dict[str, Callable[[], str]] = {
         recorded.leaderboard,
         recorded.rate_bench,
         recorded.rate_bench_sizes,
+        recorded.rate_bench_large,
         recorded.papers_pet,
         recorded.papers_pet_own,
         recorded.papers_acc_own,

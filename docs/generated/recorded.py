@@ -82,6 +82,11 @@ def rate_bench_sizes() -> str:
     return _rate_bench("adpg-1024.json")
 
 
+def rate_bench_large() -> str:
+    """ADPG, and senders with own rules, with 2048 flows and more."""
+    return _rate_bench("adpg-large.json")
+
+
 def _rate_bench(name: str) -> str:
     from ecn_marl.render.rate_bench_table import rate_bench_tables
 
