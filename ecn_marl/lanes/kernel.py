@@ -1,6 +1,6 @@
 """The same loops as one GPU kernel: the threads of a warp share some environments.
 
-A warp of 32 threads computes `lanes` environments at a time, 1 to 16, each with `32 / lanes`
+A warp of 32 threads computes `lanes` environments at a time (`LANES`), each with `32 / lanes`
 threads. Thread `lanes * k + e` computes elements `k`, `k + 32 / lanes`, ... of environment `e`
 (`dealing`). Element `i` of a node lies at `4 * (i * lanes + e)` of the warp's workspace, so that a
 warp reads and writes whole lines of memory. The first thread of every warp computes what
@@ -65,7 +65,7 @@ def write_kernel(
         plan: what to do, made for threads.
         arguments: the program's arguments.
         results: its results, whole nodes.
-        lanes: environments of a warp, a power of two up to 16.
+        lanes: environments of a warp, a power of two below 32.
         ordered: whether one more argument tells in which order environments fill warps.
 
     Returns:
