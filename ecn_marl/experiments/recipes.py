@@ -194,9 +194,8 @@ _PQN = {
     **{"minibatches": 4, "lr": 1e-3, "reward_scale": 0.03, "standardise": 64},
     **{"hidden": (128, 128), "epsilon_decay": 0.95, "epsilon_min": 0.02},
 }
-"""PQN with the rollouts, the discount and the returns of the tuned `ippo`. Nothing was tuned, but
-the chance of random actions, which reaches its floor at half of the run: where it was still .2 at
-the end, J was 8.9 in place of 6.9 (tuning episodes of `restore-serve-v0`, one seed)."""
+"""PQN with the rollouts, the discount and the returns of the tuned `ippo`. Nothing was tuned. The
+chance of random actions reaches its floor at half of the run. See `docs/benchmark.md`."""
 
 TUNED = Tuning(trials=6, steps=48_000, episodes=32, seeds=2, scenario="restore-serve-v0")
 """Budget of `ecn-marl tune` for each of the four learners below; trial 0 is their start above. The
