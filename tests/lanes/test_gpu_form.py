@@ -114,7 +114,7 @@ def test_warps_go_through_large_batches(monkeypatch: pytest.MonkeyPatch) -> None
         ("restore-serve-v0", 1, True),
         ("websearch-v0", 8, False),
         ("shuffle-serve-v0", 2, False),
-        ("mixed-rtt-v0", 4, True),
+        ("moving-tenants-v0", 4, True),
     ],
 )
 def test_environments_agree_in_every_form(
