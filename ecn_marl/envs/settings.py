@@ -6,6 +6,7 @@ Thresholds are given in KB (1000 B) for a port of 25 Gb/s and grow with a port's
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from jaxtyping import Array, Float
 
 from ecn_marl._checks import TEXT, check_value
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.sim.formats.sonic import read_profile
 from ecn_marl.sim.queues import LARGEST_KB as LARGEST_KB
 from ecn_marl.sim.queues import Ecn, checked_thresholds
 from ecn_marl.sim.topology import KB
@@ -39,6 +41,18 @@ class EcnSetting(NamedTuple):
             kmax=np.float32(self.kmax_kb * KB) * port_scale,
             pmax=jnp.full_like(port_scale, self.pmax),
         )
+
+
+class SwitchSetting(EcnSetting):
+    """Thresholds in KB on a port of any rate, as the WRED profile of a switch has them."""
+
+    def scaled(self, port_scale: Float[Array, " agents"]) -> Ecn:
+        """The setting on every port, as arrays in bytes; rates do not matter."""
+        return EcnSetting(*self).scaled(jnp.ones_like(port_scale))
+
+
+FROM_FILE = "@"
+"""Begins a setting that is read from a switch's configuration, `@FILE` or `@FILE#PROFILE`."""
 
 
 def _on_port(gbps: float, kmin_kb: float, kmax_kb: float, pmax: float) -> EcnSetting:
@@ -85,11 +99,20 @@ list, published results on the grid."""
 def parse_ecn(spec: str) -> EcnSetting:
     """Reads a static setting: a name of `STATIC_ECN`, or `KMIN,KMAX,PMAX` in KB, KB, probability.
 
+    `@config_db.json` or `@config_db.json#PROFILE` is a WRED profile of a switch with SONiC, see
+    `sim.formats.sonic`: a `SwitchSetting`, the same bytes on every port.
+
     Raises:
         ValueError: for an unknown name (with the nearest ones), three values that are not numbers,
-            or numbers that break 0 < Kmin <= Kmax, 0 < Pmax <= 1.
+            numbers that break 0 < Kmin <= Kmax, 0 < Pmax <= 1, or a file without such a profile.
+        OSError: the file cannot be opened.
     """
     check_value("ecn", spec, TEXT)
+    if spec.startswith(FROM_FILE):
+        path, profile = file_of(spec)
+        found = read_profile(path, profile)
+        setting = (found.kmin / KB, found.kmax / KB, found.percent / 100.0)
+        return SwitchSetting(*checked_setting(setting, f"{path}: profile"))
     name = spec.strip().lower()
     if name in STATIC_ECN:
         return STATIC_ECN[name]
@@ -102,6 +125,12 @@ def parse_ecn(spec: str) -> EcnSetting:
         form = "KMIN,KMAX,PMAX (KB, KB, probability) such as 5,200,0.01"
         raise bad_value("ecn", spec, f"{form}, or one of {', '.join(STATIC_ECN)}") from None
     return checked_setting((kmin, kmax, pmax), "ecn")
+
+
+def file_of(spec: str) -> tuple[Path, str]:
+    """File and profile of a setting `@FILE#PROFILE`; the profile is empty if none is named."""
+    path, _, profile = spec.removeprefix(FROM_FILE).partition("#")
+    return Path(path), profile
 
 
 def checked_setting(setting: tuple[float, ...], field: str) -> EcnSetting:

@@ -42,6 +42,7 @@ from ecn_marl.envs.actions import STATIC_ECN, parse_ecn
 from ecn_marl.envs.agents import PORT
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import FLUID, VIEW, in_view, make, out_of_view
+from ecn_marl.envs.settings import FROM_FILE, SwitchSetting, file_of
 from ecn_marl.experiments import searches
 from ecn_marl.experiments.jobs import DEFAULT_SCENARIO
 from ecn_marl.sim.tuners import parse_tuner
@@ -190,20 +191,36 @@ class StaticSetting(Named):
     """`static:SETTING`."""
 
     @property
+    def setting(self) -> str:
+        """The setting's name, its numbers, or `@FILE`."""
+        return self.name.removeprefix(PREFIX).strip()
+
+    @property
     def label(self) -> str:
         """The setting in numbers, KB."""
-        name = self.name.removeprefix(PREFIX).strip().lower()
+        name = self.setting
         setting = parse_ecn(name)
+        if isinstance(setting, SwitchSetting):
+            numbers = f"{setting.kmin_kb:g}/{setting.kmax_kb:g} KB, {100.0 * setting.pmax:g} %"
+            return f"{name}: {numbers} on every port"
+        name = name.lower()
         numbers = f"({setting.kmin_kb:g},{setting.kmax_kb:g},{setting.pmax:g})"
         return f"{name.upper()} {numbers}" if name in STATIC_ECN else f"static {numbers}"
 
     def controller(self, env: EcnEnv, arena: Arena) -> AnyController:
         """The setting on all ports."""
-        return Static(env, env.default_params, self.name.removeprefix(PREFIX))
+        return Static(env, env.default_params, self.setting)
+
+    def facts(self) -> dict[str, Any]:
+        """The content of the file that it is read from."""
+        if not self.setting.startswith(FROM_FILE):
+            return {}
+        return {"file": digest(str(file_of(self.setting)[0]))}
 
     def settings(self, arena: Arena) -> list[list[float]] | None:
-        """The setting."""
-        return [list(parse_ecn(self.name.removeprefix(PREFIX)))]
+        """The setting, KB at 25 Gb/s; None if it does not grow with the rate."""
+        setting = parse_ecn(self.setting)
+        return None if isinstance(setting, SwitchSetting) else [list(setting)]
 
 
 class DynamicRule(Named):
@@ -396,7 +413,7 @@ def _by_name(name: str) -> Named:
     if name in SEARCHED:
         return Searched(name)
     if name.startswith(PREFIX):
-        parse_ecn(name.removeprefix(PREFIX))
+        parse_ecn(name.removeprefix(PREFIX).strip())
         return StaticSetting(name)
     if name.startswith(DYNAMIC):
         parse_tuner(name.removeprefix(DYNAMIC))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from packetcases import balance, plain, runner
+from packetcases import NETWORKS, balance, plain, runner
 
 from ecn_marl.packets import packet_simulator
 from ecn_marl.packets.compiling import compiled
@@ -49,6 +49,42 @@ def test_marks_are_as_frequent_as_red_says(pmax, kmax):
     chance = np.where(left > kmax * 1e3, 1.0, pmax * left / (kmax * 1e3))
     spread = np.sqrt((chance * (1 - chance)).sum())
     assert float(sums.marked[port]) / 1048 == pytest.approx(chance.sum(), abs=4 * spread + 2)
+
+
+@pytest.mark.parametrize(("packets", "coins"), [(True, 12), (False, 1)])
+def test_a_full_queue_that_drains_is_marked_as_sonic_tests_it(packets, coins):
+    """SONiC's acceptance test of marking: a full queue drains under 500/900 KB, 5 %.
+
+    910 packets are there before the second one leaves: their NICs are 500 times as fast as the
+    port. The share of marked packets follows the queue that each one leaves behind.
+    """
+    size, n = 1048.0, 910
+    left = size * np.arange(n)[::-1]
+    chance = np.where(left > 900e3, 1.0, np.clip(0.05 * (left - 500e3) / 400e3, 0.0, 1.0))
+    t = NETWORKS["star"]
+    rates = {"nic": np.full(t.n_hosts, 100.0), "port": np.full(t.n_ports, 1.0)}
+    case = plain("star", *[(i + 1, 0, 182_000, 0.0) for i in range(5)])
+    run = runner("star", "dcqcn:hpcc-paper", packets)
+    marks, expected, variance = np.zeros((3, 6))
+    for seed in range(coins):
+        state, params, _ = run.start(replace(case, seed=seed, **rates))
+        ecn = scaled_ecn(params.net, 500.0, 900.0, 0.05, base_gbps=1.0)
+        sent = 0.0
+        while sent < n * size - 1.0:
+            state, sums = run.collect(state, params, ecn)
+            gone, sent = round(sent / size), sent + float(sums.sent[0])
+            now = slice(gone, round(sent / size))
+            longer_than = np.searchsorted([500e3, 600e3, 700e3, 800e3, 900e3], n * size - sent)
+            marks[longer_than] += float(sums.marked[0]) / size
+            expected[longer_than] += chance[now].sum()
+            variance[longer_than] += (chance * (1.0 - chance))[now].sum()
+        assert sent == pytest.approx(n * size, abs=1.0)
+    assert expected.sum() == pytest.approx(coins * chance.sum())
+    # Two packets leave while the queue fills; the fluid's intervals hold parts of packets, and its
+    # marks are expected ones, which have no variance.
+    known = coins * np.array([0.1] * 4 + [1.0, 2.5])
+    np.testing.assert_array_less(abs(marks - expected), 4.0 * packets * np.sqrt(variance) + known)
+    assert marks[0] == pytest.approx(0.0, abs=0.01)
 
 
 def test_pfc_keeps_packets_and_pauses_in_time():
