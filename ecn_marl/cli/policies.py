@@ -206,7 +206,7 @@ def evaluate(
             help="Trained policies: folders of runs, FILE.npz, pretrained:NAME. Static thresholds: "
             "static:secn1, static:KMIN,KMAX,PMAX such as static:5,200,0.01, static:best, "
             "static:ports. Rules: oracle, oracle:ports, rule, random, dynamic:NAME with pi, "
-            "ecn-sharp, buffer, utilisation or queue, and their settings as in "
+            "ecn-sharp, buffer, relative, utilisation or queue, and their settings as in "
             "dynamic:pi:qref_kb=100. Where flows are the agents: runs and files of such learners, "
             "and senders such as swift:htsim.",
         ),

@@ -157,6 +157,19 @@ def test_buffer_coupled_shrinks_where_another_port_fills_the_buffer(queues, port
     np.testing.assert_allclose(lowered, want, rtol=16 * U)
 
 
+@given(st.lists(st.floats(0, 2e6), min_size=14, max_size=14), st.sampled_from((10, 20, 35)))
+def test_relative_is_a_percentage_of_what_a_queue_may_take(queues, low):
+    """Closed form in float64; the rate of a port does not matter."""
+    tuner = parse_tuner(f"relative:low={low},quota=0.5", SPINE)
+    net = Simulator(SPINE, ()).default_params().net
+    stats = replace(statistics(14), queue=jnp.asarray(queues, jnp.float32))
+    ecn = tuner.update(tuner.init(net), stats, net, INTERVAL)[1]
+    free = np.maximum(32 * MIB - np.bincount(SWITCH, queues)[SWITCH], 0)
+    np.testing.assert_allclose(ecn.kmax, np.maximum(0.8 * 0.5 * free, 5e3), rtol=16 * U)
+    np.testing.assert_allclose(ecn.kmin, low / 80 * np.asarray(ecn.kmax), rtol=4 * U)
+    np.testing.assert_allclose(ecn.pmax, 0.02)
+
+
 def test_buffer_coupled_has_a_floor():
     stats = statistics(queue_mean=64 * MIB)
     ecn = BufferCoupled().update((), stats, ONE, INTERVAL)[1]

@@ -22,10 +22,13 @@ from ecn_marl.sim.tuners import (
     EcnSharp,
     PiMarker,
     QueueDriven,
+    Relative,
+    Shared,
     UtilisationDriven,
     parse_tuner,
 )
 
+SHARED = {name for name, kind in TUNERS.items() if issubclass(kind, Shared)}
 RATES = np.array([10, 25, 25, 50, 100, 400]) * GBPS
 PORTS = len(RATES)
 
@@ -55,9 +58,7 @@ def stats_from(rng, least=1.0):
 
 def on_switches(tuner, switch):
     return (
-        replace(tuner, port_switch=tuple(map(int, switch)))
-        if isinstance(tuner, BufferCoupled)
-        else tuner
+        replace(tuner, port_switch=tuple(map(int, switch))) if isinstance(tuner, Shared) else tuner
     )
 
 
@@ -100,7 +101,7 @@ def test_thresholds_are_allowed_and_ports_are_alike(name, seed):
     )
     # Functions of a port may be computed in another lane, to 8 u. The free buffer of a switch is
     # what a sum of 6 queues leaves of it, from 1.2 % of it upwards: 6 u of all are 500 u of that.
-    near = 512 * U if name == "buffer" else 8 * U
+    near = 512 * U if name in SHARED else 8 * U
     np.testing.assert_allclose(moved, rows[:, :, order], rtol=near)
 
 
@@ -112,7 +113,7 @@ def test_every_allowed_constant_gives_allowed_thresholds(name, constant):
     rng = np.random.default_rng(0)
     net, built = network(RATES), 0
     history = [statistics(PORTS)] + [stats_from(rng) for _ in range(10)]
-    for value in (1e-9, 1e-3, 0.5, 1.0, 1.5, 10.0, 1e3, 1e9):
+    for value in (1e-9, 1e-3, 0.5, 1.0, 1.5, 10.0, 50.0, 1e3, 1e9):
         try:
             tuner = parse_tuner(f"{name}:{constant}={value}")
         except ValueError as error:
@@ -123,7 +124,7 @@ def test_every_allowed_constant_gives_allowed_thresholds(name, constant):
     assert built >= 1
 
 
-@pytest.mark.parametrize("name", sorted(set(TUNERS) - {"buffer"}))
+@pytest.mark.parametrize("name", sorted(set(TUNERS) - SHARED))
 def test_thresholds_grow_with_the_rate(name):
     """Queues and rate twice as large: thresholds twice as large."""
     rng = np.random.default_rng(3)
@@ -176,6 +177,6 @@ def test_bad_tuners_are_named(text, message):
 
 def test_buffer_coupled_must_know_the_switches():
     net = Simulator(SPINE, ()).default_params().net
-    for tuner in (BufferCoupled(), BufferCoupled(port_switch=(0,) * 13)):
+    for tuner in (BufferCoupled(), BufferCoupled(port_switch=(0,) * 13), Relative()):
         with pytest.raises(ValueError, match="give parse_tuner a topology"):
             tuner.init(net)

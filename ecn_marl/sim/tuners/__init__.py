@@ -7,11 +7,11 @@
 A tuner is a frozen dataclass of constants; `init` and `update` are pure functions over arrays of
 ports, so they work under `jit`, `vmap` and `scan`. Sizes in KB are for a port of 25 Gb/s and grow
 with the port's rate. For every input `0 <= kmin < kmax`, `0 < pmax <= 1`, and ports are
-independent (but for `BufferCoupled`, whose ports share a buffer).
+independent (but for `BufferCoupled` and `Relative`, whose ports share a buffer).
 
 `EcnSharp` and `PiMarker` are published rules, adapted to one update per interval. `BufferCoupled`
-is a published rule applied to another threshold. `UtilisationDriven` and `QueueDriven` follow
-published ideas whose formulas were not found, so their rules are ours.
+is a published rule applied to another threshold, and `Relative` a vendor's. `UtilisationDriven` and
+`QueueDriven` follow published ideas whose formulas were not found, so their rules are ours.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.sim.topology import Topology
 from ecn_marl.sim.tuners.adapted import QueueDriven, Stepped, UtilisationDriven
 from ecn_marl.sim.tuners.base import Ramped, Tuner, port_scale
-from ecn_marl.sim.tuners.published import BufferCoupled, EcnSharp, PiMarker
+from ecn_marl.sim.tuners.published import BufferCoupled, EcnSharp, PiMarker, Relative, Shared
 
 __all__ = [
     "TUNERS",
@@ -31,6 +31,8 @@ __all__ = [
     "PiMarker",
     "QueueDriven",
     "Ramped",
+    "Relative",
+    "Shared",
     "Stepped",
     "Tuner",
     "UtilisationDriven",
@@ -39,7 +41,8 @@ __all__ = [
 ]
 
 TUNERS: dict[str, type[Tuner]] = {
-    kind.name: kind for kind in (EcnSharp, PiMarker, BufferCoupled, UtilisationDriven, QueueDriven)
+    kind.name: kind
+    for kind in (EcnSharp, PiMarker, BufferCoupled, Relative, UtilisationDriven, QueueDriven)
 }
 """Tuners by name."""
 
@@ -49,7 +52,7 @@ def parse_tuner(text: str, topology: Topology | None = None) -> Tuner:
 
     Args:
         text: a name of `TUNERS`; other constants after a colon, `pi:qref_kb=100,sample_us=50`.
-        topology: the network; `buffer` needs it where there are several switches.
+        topology: the network; `buffer` and `relative` need it where there are several switches.
 
     Raises:
         ValueError: an unknown tuner or constant (with the nearest names), or a bad value.
@@ -68,6 +71,6 @@ def parse_tuner(text: str, topology: Topology | None = None) -> Tuner:
         except ValueError:
             raise bad_value(f"{name}: {key}", value, "a number") from None
     tuner = TUNERS[name](**values)
-    if isinstance(tuner, BufferCoupled) and topology is not None:
+    if isinstance(tuner, Shared) and topology is not None:
         tuner = replace(tuner, port_switch=tuple(int(s) for s in topology.port_switch()))
     return tuner

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value
 from ecn_marl.sim.queues import Ecn
@@ -178,28 +178,13 @@ class PiMarker(Tuner):
 
 
 @dataclass(frozen=True)
-class BufferCoupled(Ramped):
-    """Thresholds as a share of the switch's free buffer.
-
-    Dynamic thresholds (Choudhury and Hahne, ToN'98; those of PFC in `sim.pfc.decide`) applied to
-    marking: `kmax = alpha (B - sum of the switch's queues)`, `kmin` a fixed part of it. A port
-    marks earlier when others fill the buffer, long before PFC's share of it is reached. An
-    Internet-Draft has the same idea: thresholds as a share of the dynamic limit of a queue's buffer
-    (draft-yang-dynamic-ecn-threshold-00). The default
-    gives an empty switch of 32 MiB Kmax = 419 KB at 25 Gb/s, near the 400 KB of SECN2 (Li et al.,
-    SIGCOMM'19), whose Kmax / Kmin and Pmax are taken over.
+class Shared(Tuner):
+    """A tuner that looks at the free buffer of its switch.
 
     Attributes:
-        alpha: share of the free buffer that is `kmax` at 25 Gb/s (PFC's is 0.125).
-        floor_kb: smallest `kmax`, KB at 25 Gb/s.
         port_switch: switch of every port, from `Topology.port_switch`; empty if there is only one.
     """
 
-    name: ClassVar[str] = "buffer"
-    title: ClassVar[str] = "buffer-coupled"
-
-    alpha: float = 0.0125
-    floor_kb: float = 5.0
     port_switch: tuple[int, ...] = ()
 
     def init(self, net: NetParams) -> tuple[()]:
@@ -214,16 +199,93 @@ class BufferCoupled(Ramped):
             text = (
                 f"the switches of {ports} ports, 0 to {switches - 1}: give parse_tuner a topology"
             )
-            raise bad_value("buffer: port_switch", self.port_switch, text)
+            raise bad_value(f"{self.name}: port_switch", self.port_switch, text)
         return ()
+
+    def free(self, stats: PortStats, net: NetParams) -> Float[Array, " ports"]:
+        """Free buffer of every port's switch, bytes."""
+        ports, switches = jnp.shape(net.port_rate)[0], jnp.shape(net.buffer)[0]
+        switch = jnp.asarray(self.port_switch or (0,) * ports, jnp.int32)
+        used = segment_sum(jnp.asarray(stats.queue), switch, switches)
+        free: Array = jnp.maximum(net.buffer - used, 0.0)[switch]
+        return free
+
+
+@dataclass(frozen=True)
+class BufferCoupled(Shared, Ramped):
+    """Thresholds as a share of the switch's free buffer.
+
+    Dynamic thresholds (Choudhury and Hahne, ToN'98; those of PFC in `sim.pfc.decide`) applied to
+    marking: `kmax = alpha (B - sum of the switch's queues)`, `kmin` a fixed part of it. A port
+    marks earlier when others fill the buffer, long before PFC's share of it is reached. An
+    Internet-Draft has the same idea: thresholds as a share of the dynamic limit of a queue's buffer
+    (draft-yang-dynamic-ecn-threshold-00). The default
+    gives an empty switch of 32 MiB Kmax = 419 KB at 25 Gb/s, near the 400 KB of SECN2 (Li et al.,
+    SIGCOMM'19), whose Kmax / Kmin and Pmax are taken over.
+
+    Attributes:
+        alpha: share of the free buffer that is `kmax` at 25 Gb/s (PFC's is 0.125).
+        floor_kb: smallest `kmax`, KB at 25 Gb/s.
+    """
+
+    name: ClassVar[str] = "buffer"
+    title: ClassVar[str] = "buffer-coupled"
+
+    alpha: float = 0.0125
+    floor_kb: float = 5.0
 
     def update(
         self, state: tuple[()], stats: PortStats, net: NetParams, interval_us: float
     ) -> tuple[tuple[()], Ecn]:
         """Thresholds for the next interval, see `Tuner.update`."""
-        ports, switches = jnp.shape(net.port_rate)[0], jnp.shape(net.buffer)[0]
-        switch = jnp.asarray(self.port_switch or (0,) * ports, jnp.int32)
-        used = segment_sum(jnp.asarray(stats.queue), switch, switches)
-        free = jnp.maximum(net.buffer - used, 0.0)[switch]
-        kmax = port_scale(net) * jnp.maximum(self.alpha * free, self.floor_kb * KB)
+        kmax = port_scale(net) * jnp.maximum(self.alpha * self.free(stats, net), self.floor_kb * KB)
         return (), self.ramp(kmax / self.kmax_over_kmin)
+
+
+@dataclass(frozen=True)
+class Relative(Shared):
+    """Thresholds as percentages of what a queue may take of the free shared buffer.
+
+    The rule that NVIDIA ships: Cumulus Linux from 5.17, congestion control with `mode relative` on
+    Spectrum-4. With `quota` the share of the free buffer that a queue may take (`alpha` of the
+    dynamic limit),
+
+        kmin = low quota (B - used),    kmax = high quota (B - used)
+
+    whatever the rate of the port. The vendor's examples are 20/80, 10/90 and 35/80 %, and 2 % for
+    the probability. *Our choice* is the quota, 1/8, the share at which PFC pauses an ingress here:
+    the vendor's depends on the profile of the buffer. The switch follows its buffer from packet to
+    packet; here thresholds are set once per interval, from the queues at its end.
+
+    Attributes:
+        low: Kmin, percent of the queue's share.
+        high: Kmax, percent of it.
+        pmax: marking probability at `kmax`.
+        quota: share of the free buffer that a queue may take.
+        floor_kb: smallest `kmax`, KB.
+    """
+
+    name: ClassVar[str] = "relative"
+    title: ClassVar[str] = "relative"
+
+    low: float = 20.0
+    high: float = 80.0
+    pmax: float = 0.02
+    quota: float = 0.125
+    floor_kb: float = 5.0
+
+    def __post_init__(self) -> None:
+        """Check the constants."""
+        super().__post_init__()
+        self._probability("pmax")
+        self._at_most("low", "high")
+        if self.high > 100:
+            raise bad_value("relative: high", self.high, "at most 100 %")
+
+    def update(
+        self, state: tuple[()], stats: PortStats, net: NetParams, interval_us: float
+    ) -> tuple[tuple[()], Ecn]:
+        """Thresholds for the next interval, see `Tuner.update`."""
+        share = self.quota * self.free(stats, net)
+        kmax = jnp.maximum(self.high / 100.0 * share, self.floor_kb * KB)
+        return (), Ecn(self.low / self.high * kmax, kmax, jnp.full_like(kmax, self.pmax))
