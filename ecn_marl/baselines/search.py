@@ -36,7 +36,7 @@ from ecn_marl import lanes
 from ecn_marl._checks import check_seed
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController, roll_out
-from ecn_marl.baselines.evaluation.objective import NEEDS, episode_objective, geometric_means
+from ecn_marl.baselines.evaluation.objective import episode_objective, geometric_means, is_needed
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.oracle import (
     BEST,
@@ -217,7 +217,7 @@ class Trials:
         def episode(key: jax.Array, candidate: jax.Array) -> dict[str, jax.Array]:
             state, _, _ = roll_out(env, params, build(candidate), key)
             metrics = env.episode_metrics(state, params)
-            return {name: metrics[name] for name in NEEDS if name in metrics}
+            return {name: x for name, x in metrics.items() if is_needed(name)}
 
         self._run = jax.jit(jax.vmap(episode))
 
@@ -411,7 +411,7 @@ class Search:
         table = self.results[BEST].table
         complete = [row for row in table if row["episodes"] == self.effort.episodes]
         named = [row["settings"][0][0] for row in complete[:SHORTLIST]]
-        for metric in ("short_mean", "short_p99", "long_geomean"):
+        for metric in (name for name in table[0] if name not in ("settings", "episodes", "J")):
             named += [row["settings"][0][0] for row in sorted(table, key=lambda r: r[metric])[:2]]
         by_depth = sorted((row["settings"][0][0] for row in table), key=lambda s: (s[0], s[1]))
         named += [by_depth[0], by_depth[-1]]

@@ -30,6 +30,7 @@ from ecn_marl.envs.agent_checks import check_shape
 from ecn_marl.envs.agents import PORT, Agents, agents_of
 from ecn_marl.envs.episode_sums import EpisodeSums, port_metrics
 from ecn_marl.envs.features import FeatureScale, FeatureSet, fill, flatten
+from ecn_marl.envs.objectives import Part, accrued, objective_metrics
 from ecn_marl.envs.reward_reference import RewardReference
 from ecn_marl.envs.rewards import Reward, RewardParams
 from ecn_marl.envs.spaces import Box, Space, of_agents
@@ -156,6 +157,7 @@ class EcnEnv:
         reward_options: arguments of `RewardParams.create`, as sorted pairs.
         margins_us: warm-up and cool-down. Flows that begin within them are not measured; those of
             the cool-down could not finish. Each is at most a quarter of the episode.
+        objective: parts of J that the scenario declares; empty for the benchmark's.
         host_groups: named groups of hosts that differ in role, each with the number of phases by
             which it runs behind the timeline. All other hosts are one more group.
         failing: arguments of `fail_links` as sorted pairs; empty if no link fails.
@@ -177,6 +179,7 @@ class EcnEnv:
     horizon: int
     reward_options: tuple[tuple[str, float], ...] = ()
     margins_us: tuple[float, float] = (0.0, 0.0)
+    objective: tuple[Part, ...] = ()
     host_groups: tuple[HostGroup, ...] = ()
     failing: tuple[tuple[str, Any], ...] = ()
     telemetry: tm.Telemetry = field(default_factory=tm.Telemetry)
@@ -464,9 +467,10 @@ class EcnEnv:
         decide, observe = (_decide, _observe) if self.sim.on_host else (_in_force, _observed)
         ecn, in_flight = decide(self, bare, ecn, params)
         ticks = self.telemetry.late(self.interval_us, self.sim.tick_us)[1]
+        steps = self._accrued(bare.sim) if self._steps_count else None
         sim, port_sums = self.sim.collect(state.sim, params.sim, ecn, state.ecn, ticks)
         bare = replace(bare, sim=self.sim.traceable(sim), telemetry=in_flight)
-        obs, next_state, *outputs = observe(self, bare, port_sums, ecn, params)
+        obs, next_state, *outputs = observe(self, bare, port_sums, ecn, params, steps)
         return obs, replace(next_state, sim=sim), *outputs
 
     def in_force(
@@ -477,7 +481,23 @@ class EcnEnv:
             ecn = ecn.during(self.phase(state, params))
         return tm.act(self.telemetry, state.telemetry, self.wide(ecn), self.sim.topology)
 
-    def observed(self, state: EnvState, port_sums: PortSums, ecn: Ecn, params: EnvParams) -> Step:
+    @property
+    def _steps_count(self) -> bool:
+        """Whether steps of jobs are a part of the reward."""
+        return self.reward.accrues and any(part.reward for part in self.objective)
+
+    def _accrued(self, sim: SimState) -> Array:
+        """Weighted slowdown that steps of jobs have accrued since the start."""
+        return accrued(self.objective, self.sim.traffic, sim.traffic, self.sim.tick_us)
+
+    def observed(
+        self,
+        state: EnvState,
+        port_sums: PortSums,
+        ecn: Ecn,
+        params: EnvParams,
+        before: Array | None = None,
+    ) -> Step:
         """What a step returns after its interval.
 
         Args:
@@ -485,10 +505,13 @@ class EcnEnv:
             port_sums: sums of the interval.
             ecn: thresholds that were in force.
             params: parameters.
+            before: what steps of jobs had accrued before the interval; None if they do not count.
         """
         options, sim, in_flight = self.telemetry, state.sim, state.telemetry
         stats = summarise(self.sim, sim, params.sim, port_sums)
-        reward = self.reward(stats, params.reward, self.port_scale(params.sim), self.interval_us)
+        own = None if before is None else self._accrued(sim) - before
+        scale = self.port_scale(params.sim)
+        reward = self.reward(stats, params.reward, scale, self.interval_us, own)
         observed, in_flight = tm.collect(
             options, in_flight, state.steps, self.sim, sim, params.sim, port_sums, stats
         )
@@ -575,6 +598,8 @@ class EcnEnv:
 
             Of sources that count on their own (`sim.metrics.source_metrics`), `source:i:name`, e.g.
             `source:0:iops` of a `ClosedLoop`, `source:1:step_us` of a `Graph`.
+
+            Of a declared objective, `weight:NAME` and `part:NAME`, see `envs.objectives`.
         """
         # At least 1, so that metrics before the first interval are 0, not NaN.
         n = jnp.maximum(state.steps, 1).astype(jnp.float32)
@@ -610,15 +635,25 @@ class EcnEnv:
         metrics |= port_metrics(sums, totals.delivered, names, n, self.interval_us)
         for i, values in enumerate(source_metrics(self.sim, state.sim, jnp)):
             metrics |= {f"source:{i}:{name}": value for name, value in values.items()}
-        return metrics
+        of_jobs = state.sim.traffic
+        return metrics | objective_metrics(
+            self.objective, self.sim.traffic, of_jobs, self.sim.tick_us
+        )
 
 
 def _in_force(env: EcnEnv, state: EnvState, ecn: Ecn, params: EnvParams) -> Any:
     return env.in_force(state, ecn, params)
 
 
-def _observed(env: EcnEnv, state: EnvState, sums: PortSums, ecn: Ecn, params: EnvParams) -> Any:
-    return env.observed(state, sums, ecn, params)
+def _observed(
+    env: EcnEnv,
+    state: EnvState,
+    sums: PortSums,
+    ecn: Ecn,
+    params: EnvParams,
+    before: Array | None,
+) -> Any:
+    return env.observed(state, sums, ecn, params, before)
 
 
 _decide, _observe = (jax.jit(half, static_argnums=0) for half in (_in_force, _observed))

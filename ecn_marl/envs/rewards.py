@@ -284,6 +284,7 @@ class Reward:
         params: RewardParams,
         port_scale: Float[Array, " ports"],
         interval_us: Float[Array, ""] | float,
+        of_steps: Float[Array, ""] | None = None,
     ) -> Float[Array, " ports"]:
         """The reward of every port for one interval.
 
@@ -293,12 +294,16 @@ class Reward:
             port_scale: port rate / 25 Gb/s; queue scales grow with it.
             interval_us: length of the interval, µs, for rules that need rates; unused by the rules
                 of this module.
+            of_steps: weighted slowdown that steps of jobs have accrued in the interval, see
+                `envs.objectives`; None if the reward has no such part. All ports share it alike.
 
         Returns:
             float32 [ports]; in [0, 1] for the papers' rules, unless they are relative to a
             reference (`params.mean`).
         """
         reward = self.rule(stats, params, port_scale, interval_us)
+        if of_steps is not None:
+            reward = reward - (of_steps / reward.shape[0]).astype(reward.dtype)
         if self.team:
             reward = jnp.broadcast_to(reward.sum(), reward.shape)
         # None is part of the tree's structure, so this is decided while tracing.

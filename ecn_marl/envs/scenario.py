@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from ecn_marl._checks import OPTIONS, TEXT, Each, Flag, Kind, Real, Whole, check
 from ecn_marl._errors import bad_value
 from ecn_marl.envs.ecn import HostGroup
+from ecn_marl.envs.objectives import Part
 from ecn_marl.envs.phases import Phase
 from ecn_marl.sim.clocks import MAX_TICK
 from ecn_marl.sim.config import NETWORK, SOURCE, TrafficClass
@@ -55,6 +56,7 @@ class Scenario:
         slowdown_weights: weights of the slowdowns of mice, medium flows and elephants in the reward
             `slowdown`. In built-in scenarios they make all size classes count alike under SECN1,
             and an interval under SECN1 earns -1 on average.
+        objective: the parts of J, `Part`s; empty for the benchmark's, see `envs.objectives`.
         margins_us: warm-up and cool-down, µs. Flows that begin within them are not measured. Each
             is at most a quarter of the episode.
         host_groups: groups of hosts that differ in role or place on the timeline.
@@ -98,6 +100,7 @@ class Scenario:
     phase_steps: Annotated[int, Whole(low=1)] = 50
     memory_us: float = 256.0
     slowdown_weights: Annotated[tuple[float, float, float], Each(Real(low=0.0), 3)] = (1.0,) * 3
+    objective: Annotated[tuple[Part, ...], Each(Kind((Part,), "a Part"))] = ()
     margins_us: Annotated[tuple[float, float], Each(Real(low=0.0, unit="µs"), 2)] = (0.0, 0.0)
     host_groups: Annotated[tuple[HostGroup, ...], Each(Kind((HostGroup,), "a HostGroup"))] = ()
     classes: Annotated[tuple[Any, ...], Each(CLASS)] = ()

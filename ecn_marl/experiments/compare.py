@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ecn_marl import _parts
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.evaluation.completion import (
     COSTS,
@@ -43,6 +44,7 @@ the oracle with a setting for each group of ports comes first."""
 GEOMETRIC = ("J", *SLOWDOWNS)
 """Figures that are averaged geometrically; lower is better."""
 
+
 ARITHMETIC = ("reward", "queue_mean", "utilisation")
 """Figures that are averaged arithmetically."""
 
@@ -60,6 +62,11 @@ NO_ESTIMATE = {"value": np.nan, "low": np.nan, "high": np.nan}
 
 SAME = ("scenario", "eval_seed", "stream")
 """Facts in `meta` that records of the same episodes share. A record may lack them."""
+
+
+def is_geometric(name: str) -> bool:
+    """Whether a figure is averaged geometrically: `GEOMETRIC`, and declared parts of J."""
+    return name in GEOMETRIC or name.startswith(_parts.PART)
 
 
 def compare(
@@ -89,10 +96,11 @@ def compare(
         `name`, `seeds`, `meta`; `invalid`, the reasons why it does not count (empty if it does),
         and `refused`, whether J, score and all that follows from them are withheld for that;
         `score`, an estimate, and `gain`, 1 - score;
-        `figures`: for J, each slowdown, reward, queue_mean and utilisation its `value` and its
-        `ratio` to the baseline (estimates), `lower_bound` (unfinished flows entered with their age)
-        and `missing` (pairs of a seed and an episode without it, which are left out); of the last
-        three also `difference`;
+        `weights`: exponents of J by part, if the scenario declares them;
+        `figures`: for J, each slowdown, each declared part of steps (`part:NAME`), reward,
+        queue_mean and utilisation its `value` and its `ratio` to the baseline (estimates),
+        `lower_bound` (unfinished flows entered with their age) and `missing` (pairs of a seed and
+        an episode without it, which are left out); of the last three also `difference`;
         `improvement`: probability that it has a lower J than the baseline in the same episode (ties
         count half), an estimate; `over`: the same over every other policy, by name;
         `share` of the oracle's gain in log J, an estimate, None without an oracle that gains;
@@ -138,9 +146,9 @@ class _Policy:
     draws: Draws
 
     def column(self, name: str) -> np.ndarray:
-        """A column, `[seeds, episodes]`; its logarithm if it is in `GEOMETRIC`."""
+        """A column, `[seeds, episodes]`; its logarithm if it is averaged geometrically."""
         values = self.record.columns[name]
-        return np.log(values) if name in GEOMETRIC else values
+        return np.log(values) if is_geometric(name) else values
 
     @property
     def counts(self) -> tuple[np.ndarray, np.ndarray]:
@@ -175,7 +183,8 @@ def _row(policy: _Policy, base: _Policy, oracle: _Policy | None) -> dict[str, An
     """The row of one policy, without the comparison with all others."""
     record = policy.record
     columns = record.columns
-    figures = {name: _figure(policy, base, name) for name in (*GEOMETRIC, *ARITHMETIC)}
+    names = (*GEOMETRIC, *_parts.of_steps(columns), *ARITHMETIC)
+    figures = {name: _figure(policy, base, name) for name in names}
     score = figures["J"]["ratio"]
     total = {name: float(columns[name].sum()) for name in _SHARED}
     with np.errstate(all="ignore"):  # a J of 0 gives an infinite logarithm, left out below
@@ -196,6 +205,7 @@ def _row(policy: _Policy, base: _Policy, oracle: _Policy | None) -> dict[str, An
             "high": 1.0 - score["low"],
         },
         "figures": figures,
+        **({"weights": weights} if (weights := _parts.exponents(columns)) else {}),
         "improvement": improvement(policy, base),
         "share": share_of_gain(policy, base, oracle),
         "over_seeds": over_seeds(np.exp(seed_logs)[:, None], THRESHOLDS)
@@ -220,7 +230,7 @@ def _figure(policy: _Policy, base: _Policy, name: str) -> dict[str, Any]:
         "lower_bound": _unfinished(policy, name),
         "missing": int(np.sum(~np.isfinite(paired))),
     }
-    if name in GEOMETRIC:
+    if is_geometric(name):
         value, ratio = mean_estimate(values, policy.counts), mean_estimate(paired, policy.counts)
         return {"value": _exp(value), "ratio": _exp(ratio), **facts}
     return {
@@ -337,11 +347,11 @@ def share_of_gain(
 def _worse(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The slowdowns that are over 5 % worse than the baseline's."""
     rows = []
-    for name in SLOWDOWNS:
+    for name in (*SLOWDOWNS, *_parts.of_steps(figures)):
         ratio = figures[name]["ratio"]
         if ratio["value"] > MUCH_WORSE:
             certain = bool(ratio["low"] > MUCH_WORSE)
-            size = name.partition("_")[0]
+            size = name.removeprefix(_parts.PART).partition("_")[0]
             rows.append({"figure": name, "size": size, "ratio": ratio, "certain": certain})
     return rows
 

@@ -14,7 +14,7 @@ import numpy as np
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._tables import Tables
 from ecn_marl.baselines.evaluation.statistics import crossed_interval
-from ecn_marl.experiments.compare import GEOMETRIC
+from ecn_marl.experiments.compare import is_geometric
 from ecn_marl.experiments.policies import Arena
 from ecn_marl.experiments.records import Record
 
@@ -196,7 +196,7 @@ class Comparison:
 
     def __init__(self, a: str, b: str, figure: str, of_a: np.ndarray, of_b: np.ndarray) -> None:
         self.a, self.b, self.figure = a, b, figure
-        self.ratio = figure in GEOMETRIC
+        self.ratio = is_geometric(figure)
         if len(of_b) > 1 and len(of_a) > 1:  # seeds of two learners have nothing to do with another
             geometric = np.exp(np.log(of_b).mean(0)) if self.ratio else of_b.mean(0)
             of_b = geometric[None]

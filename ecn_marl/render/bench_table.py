@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ecn_marl._parts import PART, of_steps
+from ecn_marl._parts import formula as formula_of
 from ecn_marl.baselines.evaluation.completion import verdict
 from ecn_marl.render import backend_table
 from ecn_marl.render.tables import DASH
@@ -51,8 +53,10 @@ RATIOS = {
 }
 """Figures whose ratios are shown, and their columns."""
 
+FORMULA = "J = (short mean · short p99)^¼ · (long geometric mean)^½"
+
 NOTE = """\
-Lower is better. J = (short mean · short p99)^¼ · (long geometric mean)^½ of FCT slowdowns; short: \
+Lower is better. {formula} of FCT slowdowns; short: \
 up to 100 KB, long: above 1 MB. Score: J relative to {baseline} in the same episodes. All are \
 geometric means over {episodes} episodes and a learner's seeds; [95 % intervals] are of a paired \
 bootstrap over both. ≥: a lower bound, as unfinished flows count with their age so far. Oracle's \
@@ -117,13 +121,19 @@ def scenario_tables(comparison: Mapping[str, Any]) -> list[str]:
     """
     rows = ranked(comparison["policies"])
     baseline = f"`{comparison['baseline']}`"
+    steps = {name: name.removeprefix(PART) for name in of_steps(rows[0]["figures"])}
+    weights = rows[0].get("weights")
+    formula = formula_of(weights) if weights else FORMULA
     others = [row for row in rows if row["name"] != comparison["baseline"]]
     return [
         markdown(COLUMNS, [row_cells(row, comparison["baseline"]) for row in rows]),
         *_remarks(rows),
         *_streams(rows),
-        NOTE.format(baseline=baseline, episodes=comparison["episodes"]),
-        markdown(("policy", *RATIOS.values()), [_ratio_cells(row) for row in others]),
+        NOTE.format(baseline=baseline, episodes=comparison["episodes"], formula=formula),
+        markdown(
+            ("policy", *steps.values(), *RATIOS.values()),
+            [_ratio_cells(row, (*steps, *RATIOS)) for row in others],
+        ),
         RATIO_NOTE.format(baseline=baseline),
         markdown(COUNT_COLUMNS, [_count_cells(row) for row in rows]),
         COUNT_NOTE,
@@ -199,9 +209,9 @@ def readme_row(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _ratio_cells(row: Mapping[str, Any]) -> list[str]:
+def _ratio_cells(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """A policy's cells in the table of ratios."""
-    return [policy_title(row), *(estimated(row["figures"][name]["ratio"]) for name in RATIOS)]
+    return [policy_title(row), *(estimated(row["figures"][name]["ratio"]) for name in names)]
 
 
 def estimated(estimate: Mapping[str, float | None], digits: int = 2) -> str:

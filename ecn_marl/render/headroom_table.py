@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from ecn_marl._parts import PART, of_steps
 from ecn_marl.baselines.evaluation.completion import verdict
 from ecn_marl.render.bench_table import estimated
 from ecn_marl.render.tables import number, percent, plain_table
@@ -21,16 +22,16 @@ def headroom_table(result: Mapping[str, Any]) -> Table:
     table = plain_table(f"{result['scenario']}: {result['episodes']} tuning episodes")
     table.add_column("policy")
     table.add_column("score [95%]", justify="right", no_wrap=True)
-    for column in ("J", "short", "p99", "long"):
+    first = result["policies"][0]["figures"]
+    columns = {"J": "J", "short_mean": "short", "short_p99": "p99", "long_geomean": "long"}
+    columns |= {name: name.removeprefix(PART) for name in of_steps(first)}
+    for column in columns.values():
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("Kmin, Kmax in KB at 25 Gb/s, Pmax")
     for row in result["policies"]:
         settings = [f"({', '.join(f'{x:g}' for x in setting)})" for setting in row["settings"]]
         score, figures = row["score"], row["figures"]
-        parts = [
-            number(figures[name]["value"]["value"])
-            for name in ("J", "short_mean", "short_p99", "long_geomean")
-        ]
+        parts = [number(figures[name]["value"]["value"]) for name in columns]
         invalid = f"\nINVALID: {verdict(row)}" if row["invalid"] else ""
         name, interval = row["name"] + invalid, estimated(score, digits=3)
         table.add_row(name, interval, *parts, "\n".join(settings))

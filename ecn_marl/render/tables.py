@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from ecn_marl._flags import flag
-from ecn_marl.baselines.evaluation.completion import verdict
+from ecn_marl._parts import formula as formula_of
+from ecn_marl.baselines.evaluation.completion import SLOWDOWNS, verdict
 
 DASH = "–"
 
@@ -176,7 +177,13 @@ def evaluation_tables(
         tables.append(backend_table(result["beside"], label))
     tables[0].title = f"{result['scenario']}: {result['episodes']} episodes never trained on, "
     tables[0].title += f"seed {result['seed']}"
-    legend = [_LEGEND, *([_SCORE_LEGEND] if "score" in rows[0] else []), *_settings(rows, label)]
+    weights = rows[0].get("weights")
+    formula = formula_of(weights) if weights else "J = (short mean · p99)^¼ · (long)^½"
+    legend = [
+        _LEGEND.format(formula=formula),
+        *([_SCORE_LEGEND] if "score" in rows[0] else []),
+        *_settings(rows, label),
+    ]
     legend += _invalid(rows, label)
     tables[0].caption = "\n".join(legend)
     for table in tables:
@@ -188,7 +195,7 @@ def evaluation_tables(
 
 _LEGEND = """\
 FCT slowdown mean/p99 (long: geometric mean/p99), lower is better;
-short ≤ 100 KB < medium ≤ 1 MB < long. J = (short mean · p99)^¼ · (long)^½.
+short ≤ 100 KB < medium ≤ 1 MB < long. {formula}.
 ≥: a lower bound, as unfinished flows count with their age so far."""
 
 _SCORE_LEGEND = """\
@@ -222,7 +229,9 @@ _LATE_TICKS = f"Late feedback: ticks in which a flow had {_LATE_LEGEND}."
 
 
 def _completion_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
-    table = _columns("", ("J, 95%CI", "short", "medium", "long"))
+    # Parts of J that are no slowdowns of flows: times of jobs' steps.
+    steps = [name for name in rows[0]["parts"] if name not in SLOWDOWNS]
+    table = _columns("", ("J, 95%CI", *steps, "short", "medium", "long"))
     scored = "score" in rows[0]
     for column in ("score", "gain") if scored else ():
         table.add_column(column, justify="right", no_wrap=True)
@@ -231,6 +240,7 @@ def _completion_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
         table.add_row(
             name,
             f"[bold]{objective}[/]" if i == 0 else objective,
+            *(_value(row["parts"][part]) for part in steps),
             _pair(slowdown["short"], "mean"),
             _pair(slowdown["medium"], "mean"),
             _pair(slowdown["long"], "geomean"),

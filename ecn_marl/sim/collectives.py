@@ -132,6 +132,32 @@ def parameter_server(workers: Sequence[int], servers: Sequence[int], size: int) 
     return (*push, *pull)
 
 
+def stripe_read(servers: Sequence[int], client: int, size: int, width: int) -> tuple[Node, ...]:
+    """A file's stripe that a client reads from storage, all its parts at once.
+
+    The step is over when the last part has arrived: the more parts, the deeper the incast, and the
+    more a single late one costs.
+
+    Args:
+        servers: hosts that store it; parts are dealt to them in turn.
+        client: the host that reads, not one of them.
+        size: bytes of the stripe, at least one per part.
+        width: number of parts, at least 1.
+
+    Raises:
+        ValueError: no server or one twice, the client among them, no part, or less than a byte per
+            part.
+    """
+    stored = host_group("servers", servers, 1)
+    if client in stored:
+        raise bad_value("client", client, "another host than the servers")
+    check_value("width", width, Whole(low=1))
+    return tuple(
+        Node(f"part {i} to {client}", stored[i % len(stored)], client, part)
+        for i, part in enumerate(_parts(size, width))
+    )
+
+
 def read_graph(path: str | Path) -> tuple[Node, ...]:
     """Read the nodes of a graph from a JSON file.
 

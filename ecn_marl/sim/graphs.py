@@ -25,11 +25,12 @@ from jaxtyping import Array
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-from ecn_marl._checks import NOT_NEGATIVE
+from ecn_marl._checks import NOT_NEGATIVE, Real, check
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.errors import InvalidInput
 from ecn_marl.sim.flow_checks import Rows, check_flows
+from ecn_marl.sim.random import GraphStream, uniform
 from ecn_marl.sim.schedules import wire_parts
 from ecn_marl.sim.sizes import exact_add
 from ecn_marl.sim.sizing import Demand
@@ -237,6 +238,7 @@ class GraphState:
     """State of `Graph`.
 
     Attributes:
+        seed: seeds starts, pauses and sizes.
         tick: ticks since the start.
         pending: flows that are to begin, `[K]`.
         missing: dependencies of each node that have not finished in this step, `[K]`.
@@ -249,6 +251,7 @@ class GraphState:
         last: the last of them, µs; NaN before the first.
     """
 
+    seed: Leaf
     tick: Leaf
     pending: Pending
     missing: Leaf
@@ -259,6 +262,10 @@ class GraphState:
     total: tuple[Leaf, Leaf]
     longest: Leaf
     last: Leaf
+
+
+EXACT = 2.0**24
+"""Largest payload that float32 holds to the byte."""
 
 
 @dataclass(frozen=True)
@@ -272,17 +279,31 @@ class Graph:
         nodes: its flows, e.g. of `collectives.ring_all_reduce` or `read_graph`.
         pause_us: time from the end of a step to the next one, µs.
         width: flows that may begin in a tick; `auto` for as many as may be in progress at once.
+        pause_jitter: pauses are uniform within this share of `pause_us`, up and down, drawn for
+            each.
+        size_jitter: the payloads of a step are theirs times a factor, uniform within this share of
+            1, drawn for each step.
+        start_us: the first step begins within this time, uniform, µs.
     """
 
     nodes: tuple[Node, ...]
     pause_us: float = 0.0
     width: int | str = "auto"
+    pause_jitter: Annotated[float, Real(low=0.0, high=1.0)] = 0.0
+    size_jitter: Annotated[float, Real(low=0.0, below=1.0)] = 0.0
+    start_us: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the nodes and the pause."""
+        """Check all fields."""
         object.__setattr__(self, "nodes", tuple(self.nodes))
         check_nodes(self.nodes)
-        check_delay("pause_us", self.pause_us)
+        check(self)
+        check_delay("pause_us", (1.0 + self.pause_jitter) * self.pause_us)
+        check_delay("start_us", self.start_us)
+        largest = max(node.bytes for node in self.nodes)
+        if self.size_jitter and (1.0 + self.size_jitter) * largest > EXACT:
+            allowed = f"0 with flows above {EXACT / (1.0 + self.size_jitter):g} bytes"
+            raise bad_value("size_jitter", self.size_jitter, allowed)
 
     @property
     def n_tickets(self) -> int:
@@ -316,14 +337,18 @@ class Graph:
         """At the start of the first step."""
         self.check_network(nic_rate.shape[0])
         real, zero = nic_rate.dtype, jnp.zeros((), jnp.int32)
-        needs = jnp.asarray(params.needs)
-        start = jnp.where(needs == 0, jnp.asarray(params.delay_us, real), jnp.inf)
+        needs, seed = jnp.asarray(params.needs), jax.random.bits(key, (), jnp.uint32)
+        origin = jnp.zeros((), real)
+        if self.start_us:
+            origin = (self.start_us * uniform(seed, zero, GraphStream.START)).astype(real)
+        start = jnp.where(needs == 0, origin + jnp.asarray(params.delay_us, real), jnp.inf)
         return GraphState(
+            seed=seed,
             tick=zero,
             pending=Pending.of(start.astype(real)),
             missing=needs,
             left=zero + self.n_tickets,
-            begun=jnp.zeros((), real),
+            begun=origin,
             begun_tick=zero,
             steps=zero,
             total=(zero, jnp.zeros((), real)),
@@ -337,8 +362,17 @@ class Graph:
         start = jnp.where(valid, state.pending.start[index], 0.0)
         lists = (params.src, params.dst, params.payload, params.wire_high, params.wire_low)
         src, dst, payload, high, low = (jnp.asarray(x)[index] for x in lists)
+        if self.size_jitter:
+            factor = self._factor(self.size_jitter, state, GraphStream.SIZE)
+            payload = jnp.maximum(jnp.floor(payload * factor), 1.0)
+            return replace(anonymous_offer(start, src, dst, payload, valid), ticket=index)
         offer = anonymous_offer(start, src, dst, payload, valid)
         return replace(offer, wire_high=high, wire_low=low, ticket=index)
+
+    def _factor(self, jitter: float, state: GraphState, stream: GraphStream) -> Array:
+        """A factor around 1, drawn for the present step."""
+        factor: Array = 1.0 + jitter * (2.0 * uniform(state.seed, state.steps, stream) - 1.0)
+        return factor
 
     def advance(
         self,
@@ -377,7 +411,10 @@ class Graph:
         time = (state.tick - state.begun_tick) * elapsed - state.begun + end
         # Where nothing has ended `end` is -inf, which must not reach the sum of times.
         time = jnp.where(over, time, 0.0)
-        origin = jnp.where(over, jnp.maximum(end + params.pause_us, 0.0), 0.0)
+        pause = params.pause_us
+        if self.pause_jitter:
+            pause = pause * self._factor(self.pause_jitter, state, GraphStream.PAUSE)
+        origin = jnp.where(over, jnp.maximum(end + pause, 0.0), 0.0)
         start = jnp.where(over & (params.needs == 0), origin + params.delay_us, start)
         return replace(
             state,
@@ -391,6 +428,21 @@ class Graph:
             longest=jnp.maximum(state.longest, time),
             last=jnp.where(over, time, state.last),
         )
+
+    def in_steps(self, state: GraphState, elapsed: float) -> tuple[Array, Array]:
+        """Steps that have begun, and the time spent in them so far, µs.
+
+        The present step counts with its age. So the time grows by 1 µs per µs within steps, and
+        not in pauses; its mean over the steps begun is a lower bound of that of whole steps.
+
+        Args:
+            state: state of this source at the end of a tick.
+            elapsed: length of a tick, µs.
+        """
+        age = (state.tick - state.begun_tick) * elapsed - state.begun
+        high, low = state.total
+        spent: Array = high * TIME_UNIT + low + jnp.maximum(age, 0.0)
+        return state.steps + (age > 0.0), spent
 
     def metrics(
         self, state: GraphState, elapsed_us: ArrayLike, xp: ModuleType = np

@@ -79,6 +79,13 @@ class LoopStream(IntEnum):
 
 
 @unique
+class GraphStream(IntEnum):
+    """Streams of the seed of `graphs.Graph`."""
+
+    START, PAUSE, SIZE = range(3)
+
+
+@unique
 class StreamsStream(IntEnum):
     """Streams of the seed of `streams.Streams`."""
 

@@ -7,6 +7,8 @@ with its age, which is a lower bound.
     J = (mean short · p99 short)^(1/4) · (geometric mean long)^(1/2)     of an episode
     score = geometric mean over episodes of J(policy) / J(static:best)   lower is better, both
 
+A scenario may declare other parts, see `envs.objectives`; J is their weighted geometric mean then.
+
 Over episodes and seeds slowdowns are averaged geometrically, so that the ratios of the three parts
 multiply to the score. Nothing here needs JAX.
 """
@@ -20,6 +22,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ecn_marl import _flags as flags
+from ecn_marl import _parts
 from ecn_marl.baselines.evaluation.statistics import crossed_interval
 
 SIZES = ("short", "medium", "long")
@@ -183,14 +186,15 @@ def summarise(
         allow_flagged: whether a result that does not count has a J all the same.
 
     Returns:
-        `name`, `episodes` (of each seed), `seeds`; `J` (without a value if it is refused) and its
-        `parts`, each with `value`, `low`, `high` and `missing`, the number of episodes that have no
-        such flow and are left out; `slowdown` of each size class: `mean`, `p99`, `geomean`, flows
-        `measured`, `unfinished`, `finished` and `lower_bound`, whether unfinished flows entered
-        with their age; `flows` (totals, see `accounts`), shares `dropped` and `cut`; `invalid` (see
-        `invalid_reasons`), `refused`, whether J is withheld for that, names of the `flags` that are
-        raised; `reward`, queue (bytes), utilisation, pauses, `costs`, and `sources`: means of the
-        counters of each traffic source, by number and name (None if no episode has it).
+        `name`, `episodes` (of each seed), `seeds`; `weights` of J where the scenario declares them;
+        `J` (without a value if it is refused) and its `parts`, each with `value`, `low`, `high` and
+        `missing`, the number of episodes that have no such flow and are left out; `slowdown` of
+        each size class: `mean`, `p99`, `geomean`, flows `measured`, `unfinished`, `finished` and
+        `lower_bound`, whether unfinished flows entered with their age; `flows` (totals, see
+        `accounts`), shares `dropped` and `cut`; `invalid` (see `invalid_reasons`), `refused`,
+        whether J is withheld for that, names of the `flags` that are raised; `reward`, queue
+        (bytes), utilisation, pauses, `costs`, and `sources`: means of the counters of each traffic
+        source, by number and name (None if no episode has it).
     """
     total = {key: float(column.sum()) for key, column in columns.items()}
     classes = {
@@ -213,7 +217,8 @@ def summarise(
         "episodes": episodes,
         "seeds": seeds,
         "J": slowdown(np.full_like(columns["J"], np.nan) if withheld else columns["J"]),
-        "parts": {part: slowdown(columns[part]) for part in PARTS},
+        **({"weights": weights} if (weights := _parts.exponents(columns)) else {}),
+        "parts": {part: slowdown(values) for part, values in parts_of(columns).items()},
         "slowdown": classes,
         "flows": {key: int(value) for key, value in accounts(total).items()},
         "dropped": _share(total["bytes_dropped"], total["bytes_offered"]),
@@ -231,6 +236,12 @@ def summarise(
         **({"costs": costs} if costs else {}),
         **({"sources": sources} if (sources := _of_sources(columns)) else {}),
     }
+
+
+def parts_of(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The parts of J: those that the scenario declares, else `PARTS`."""
+    names = _parts.exponents(columns) or PARTS
+    return {x: columns[x if x in columns else _parts.PART + x] for x in names}
 
 
 def _of_sources(columns: Mapping[str, np.ndarray]) -> dict[str, dict[str, float | None]]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from ecn_marl import lanes
+from ecn_marl import _parts, lanes
 from ecn_marl._errors import bad_value
 from ecn_marl._flags import FLAGGED
 from ecn_marl.baselines.evaluation import host_loop, traces
@@ -109,8 +109,9 @@ class Evaluation:
         class was measured), `_sum` of slowdowns, flows `_measured`, `_unfinished` (of these) and
         `_finished` (in the whole episode); `mice_p99`, of flows up to 1 MB; counters for
         `accounts` and `invalid_reasons`; reward, queue (bytes), utilisation, pauses, those of
-        `envs.episode_sums`; costs, counters of sources (`source:…`) and numbers of windows
-        (`windows:…`), if there are any.
+        `envs.episode_sums`; costs, counters of sources (`source:…`), weights and parts of a
+        declared objective (`weight:…`, `part:…`) and numbers of windows (`windows:…`), if there
+        are any.
         """
         raw = {name: np.asarray(x, np.float64) for name, x in self.episodes.items()}
         columns: dict[str, np.ndarray] = {}
@@ -142,12 +143,19 @@ class Evaluation:
             "deferred_us": raw["deferred_us"],
             "waiting": raw["flows_waiting"],
         }
-        prefixed = (name for name in raw if name.startswith(("source:", SHARE)))
+        prefixed = (
+            name for name in raw if name.startswith(("source:", SHARE)) or _parts.is_declared(name)
+        )
         optional = (
             name for name in (*COSTS, *FLOWLETS, *PORT_METRICS, FLAGGED, SPILLED) if name in raw
         )
         names = (*_COPIED, *optional, *prefixed)
-        objectives = {"J": objective(*(columns[part] for part in PARTS))}
+        if weights := _parts.exponents(raw):
+            both = columns | {name.removeprefix(_parts.PART): x for name, x in raw.items()}
+            parts = {name: both[name] for name in weights}
+            objectives = {"J": _parts.composed(parts, weights)}
+        else:
+            objectives = {"J": objective(*(columns[part] for part in PARTS))}
         copied = {name: raw[name] for name in names}
         return objectives | columns | counts | copied | window_columns(raw)
 

@@ -20,7 +20,7 @@ from scipy import stats
 from ecn_marl._errors import unknown_name
 from ecn_marl.baselines.evaluation.completion import CHECKED, invalid_reasons
 from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController, roll_out
-from ecn_marl.baselines.evaluation.objective import NEEDS, episode_objective, geometric_means
+from ecn_marl.baselines.evaluation.objective import episode_objective, geometric_means, is_needed
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.envs.interface import Environment, MeasuredEnvironment
 
@@ -203,13 +203,15 @@ def merit_function(
     if by not in MERITS:
         raise unknown_name("kind of merit", by, MERITS)
     keys = tuning_keys("checkpoints", seed, episodes)
-    needed = (*(NEEDS if by == "objective" else ()), *CHECKED)
+
+    def needed(name: str) -> bool:
+        return name in CHECKED or (by == "objective" and is_needed(name))
 
     def episode(key: Array, actor: PyTree) -> tuple[Array, dict[str, Array]]:
         controller = greedy_controller(algorithm, actor, env)
         state, reward, _ = roll_out(env, params, controller, key)
         metrics = env.episode_metrics(state, params)
-        return reward, {name: metrics[name] for name in needed if name in metrics}
+        return reward, {name: x for name, x in metrics.items() if needed(name)}
 
     @jax.jit
     def run(actor: PyTree) -> tuple[Array, dict[str, Array]]:

@@ -11,12 +11,10 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float
 
+from ecn_marl import _parts
 from ecn_marl._errors import bad_value
-from ecn_marl.baselines.evaluation.completion import PARTS, objective
+from ecn_marl.baselines.evaluation.completion import PARTS, SIZES, objective
 from ecn_marl.sim.metrics import histogram_quantile
-
-SHORT, LONG = 0, 2
-"""Size classes of J, in the order of `completion.SIZES`."""
 
 NEEDS = ("flows_measured", "slowdown_sum", "slowdown_log_sum", "slowdown_histogram")
 """The metrics of an episode from which J is computed."""
@@ -27,10 +25,11 @@ def episode_objective(metrics: Mapping[str, np.ndarray]) -> dict[str, np.ndarray
 
     Args:
         metrics: what `episode_metrics` gives, with any leading axes: `flows_measured`,
-            `slowdown_sum` and `slowdown_log_sum` `[..., 3]`, `slowdown_histogram` `[..., 3, bins]`.
+            `slowdown_sum` and `slowdown_log_sum` `[..., 3]`, `slowdown_histogram` `[..., 3, bins]`;
+            the weights and parts of a declared objective, see `envs.objectives`.
 
     Returns:
-        `J` and those of `completion.PARTS`, `[...]` each.
+        `J` and its parts, those of `completion.PARTS` if none are declared, `[...]` each.
 
     Raises:
         ValueError: one of the metrics is missing.
@@ -41,12 +40,29 @@ def episode_objective(metrics: Mapping[str, np.ndarray]) -> dict[str, np.ndarray
     raw = {name: np.asarray(metrics[name], np.float64) for name in NEEDS}
     # NaN, not 0 flows: a quotient would warn, or be infinite.
     flows = np.where(raw["flows_measured"] > 0, raw["flows_measured"], np.nan)
-    parts = {
-        "short_mean": raw["slowdown_sum"][..., SHORT] / flows[..., SHORT],
-        "short_p99": histogram_quantile(raw["slowdown_histogram"][..., SHORT, :], 0.99),
-        "long_geomean": np.exp(raw["slowdown_log_sum"][..., LONG] / flows[..., LONG]),
-    }
+    weights = _parts.exponents(metrics)
+    names = PARTS if not weights else tuple(weights)
+    parts: dict[str, np.ndarray] = {}
+    for name in names:
+        size, _, statistic = name.partition("_")
+        if _parts.PART + name in metrics:
+            parts[name] = np.asarray(metrics[_parts.PART + name], np.float64)
+        elif statistic == "p99":
+            histogram = raw["slowdown_histogram"][..., SIZES.index(size), :]
+            parts[name] = histogram_quantile(histogram, 0.99)
+        else:
+            number = SIZES.index(size)
+            total = raw["slowdown_sum" if statistic == "mean" else "slowdown_log_sum"]
+            mean = np.asarray(total[..., number] / flows[..., number])
+            parts[name] = mean if statistic == "mean" else np.exp(mean)
+    if weights:
+        return {"J": _parts.composed(parts, weights), **parts}
     return {"J": objective(*(np.asarray(parts[name]) for name in PARTS)), **parts}
+
+
+def is_needed(name: str) -> bool:
+    """Whether J or one of its parts is computed from a metric."""
+    return name in NEEDS or _parts.is_declared(name)
 
 
 def geometric_means(values: Float[np.ndarray, "*b episodes"]) -> Float[np.ndarray, "*b"]:

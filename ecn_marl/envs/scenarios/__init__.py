@@ -29,6 +29,7 @@ from ecn_marl.envs.scenarios import (
     restore_serve,
     rpc_shuffle,
     shuffle_serve,
+    storage_train,
     websearch,
     websearch_star,
 )
@@ -51,6 +52,9 @@ add("shuffle-serve-v0", shuffle_serve.scenario)
 add("mixed-rtt-v0", mixed_rtt.scenario)
 add("fabric-v0", fabric.scenario)
 add("pet-fabric-v0", pet_fabric.scenario)
+
+# AI fabrics: jobs' steps count, see `envs.objectives`.
+add("storage-train-v0", storage_train.scenario)
 
 # Of the papers, see `ecn_marl.experiments.papers`: full size, and small.
 add("pet-websearch-small-v0", pet_load.websearch_small, "pet")

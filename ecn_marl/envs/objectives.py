@@ -1,0 +1,128 @@
+"""What a scenario is measured by: its objective J, made of parts.
+
+J is a weighted geometric mean of numbers at which lower is better. Without a declaration the parts
+are those of the benchmark, (mean short · p99 short)^(1/4) · (geometric mean long)^(1/2), see
+`baselines.evaluation.completion`. A scenario with jobs declares its own: slowdowns of flows, and
+times of steps relative to the time that a step takes alone (a collective, a stripe that is read).
+
+The reward in completion times follows. A job's step accrues 1 / `ideal_us` per µs for as long as it
+is not over, as a flow accrues 1 / its ideal time. So an episode's rewards add up to minus the
+weighted sum of all slowdowns and of the times in steps over their ideal, whatever is not finished
+at its age.
+
+In metrics of an episode a part of steps is `part:NAME`, and the weight of every part `weight:NAME`:
+so whoever has the metrics has J.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from ecn_marl._checks import TEXT, Real, check
+from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._parts import PART, WEIGHT
+from ecn_marl.sim.graphs import Graph
+from ecn_marl.sim.traffic import Source
+
+OF_FLOWS = ("short_mean", "short_p99", "short_geomean", "medium_mean", "medium_p99",
+            "medium_geomean", "long_mean", "long_p99", "long_geomean")  # fmt: skip
+"""Parts that are slowdowns of flows, by size class."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of an objective.
+
+    Attributes:
+        name: a slowdown of `OF_FLOWS`, or a name of your own for steps of jobs.
+        weight: its exponent is this over the sum of all weights.
+        sources: numbers of the traffic sources whose steps it is the mean time of, all `Graph`s;
+            none for slowdowns of flows.
+        ideal_us: time of such a step in an empty network, µs; times are relative to it.
+        reward: weight of its slowdown in the reward; that of flows is the scenario's
+            `slowdown_weights`.
+    """
+
+    name: Annotated[str, TEXT]
+    weight: Annotated[float, Real(above=0.0, high=1e6)] = 1.0
+    sources: tuple[int, ...] = ()
+    ideal_us: Annotated[float, Real(low=0.0, high=1e9, unit="µs")] = 0.0
+    reward: Annotated[float, Real(low=0.0, high=1e6)] = 0.0
+
+    def __post_init__(self) -> None:
+        """Check all fields."""
+        object.__setattr__(self, "sources", tuple(self.sources))
+        check(self)
+        if not self.sources and self.name not in OF_FLOWS:
+            raise unknown_name("part without sources", self.name, OF_FLOWS)
+        if self.sources and (self.name in OF_FLOWS or ":" in self.name or not self.ideal_us):
+            allowed = "a name of its own without a colon, and ideal_us above 0, for steps of jobs"
+            raise bad_value("part", self.name, allowed)
+        if self.reward and not self.sources:
+            raise bad_value("reward", self.reward, "0: flows have slowdown_weights")
+
+
+def check_parts(parts: Sequence[Part], traffic: Sequence[Source]) -> None:
+    """Refuse parts that traffic does not have.
+
+    Raises:
+        ValueError: a part twice, or a source that has no steps.
+    """
+    names = [part.name for part in parts]
+    for name in names:
+        if names.count(name) > 1:
+            raise bad_value("objective", name, "each part once")
+    for part in parts:
+        for number in part.sources:
+            if number not in range(len(traffic)) or not isinstance(traffic[number], Graph):
+                jobs = [i for i, source in enumerate(traffic) if isinstance(source, Graph)]
+                raise bad_value(f"part {part.name!r}: sources", number, f"Graphs, of {jobs}")
+
+
+def _in_steps(
+    part: Part, traffic: Sequence[Source], states: Sequence[PyTree], tick_us: float
+) -> tuple[Array, Array]:
+    """Steps begun of a part's sources, and the time spent in them, µs."""
+    begun, spent = jnp.zeros(()), jnp.zeros(())
+    for number in part.sources:
+        source: Any = traffic[number]
+        steps, time = source.in_steps(states[number], tick_us)
+        begun, spent = begun + steps, spent + time
+    return begun, spent
+
+
+def accrued(
+    parts: Sequence[Part], traffic: Sequence[Source], states: Sequence[PyTree], tick_us: float
+) -> Float[Array, ""]:
+    """Weighted slowdown that the steps of jobs have accrued since the start of the episode.
+
+    Args:
+        parts: the objective.
+        traffic: all sources.
+        states: their states.
+        tick_us: length of a tick, µs.
+    """
+    total = jnp.zeros(())
+    for part in parts:
+        if part.reward:
+            _, spent = _in_steps(part, traffic, states, tick_us)
+            total = total + part.reward / part.ideal_us * spent
+    return total
+
+
+def objective_metrics(
+    parts: Sequence[Part], traffic: Sequence[Source], states: Sequence[PyTree], tick_us: float
+) -> dict[str, Array]:
+    """Weights of all parts, and the values of those of steps; NaN before the first step."""
+    found: dict[str, Array] = {}
+    for part in parts:
+        found[WEIGHT + part.name] = jnp.float32(part.weight)
+        if part.sources:
+            begun, spent = _in_steps(part, traffic, states, tick_us)
+            found[PART + part.name] = spent / begun / part.ideal_us
+    return found
