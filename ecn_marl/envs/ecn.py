@@ -30,7 +30,7 @@ from ecn_marl.envs.agent_checks import check_shape
 from ecn_marl.envs.agents import PORT, Agents, agents_of
 from ecn_marl.envs.episode_sums import EpisodeSums, port_metrics
 from ecn_marl.envs.features import FeatureScale, FeatureSet, fill, flatten
-from ecn_marl.envs.objectives import Part, accrued, objective_metrics
+from ecn_marl.envs.objectives import OF_JOB, Part, accrued, objective_metrics, within_step
 from ecn_marl.envs.reward_reference import RewardReference
 from ecn_marl.envs.rewards import Reward, RewardParams
 from ecn_marl.envs.spaces import Box, Space, of_agents
@@ -158,6 +158,8 @@ class EcnEnv:
         margins_us: warm-up and cool-down. Flows that begin within them are not measured; those of
             the cool-down could not finish. Each is at most a quarter of the episode.
         objective: parts of J that the scenario declares; empty for the benchmark's.
+        phased_by: number of the job (a traffic source) whose steps are the phases of the traffic;
+            None for the phases of a timeline, if there is one.
         host_groups: named groups of hosts that differ in role, each with the number of phases by
             which it runs behind the timeline. All other hosts are one more group.
         failing: arguments of `fail_links` as sorted pairs; empty if no link fails.
@@ -180,6 +182,7 @@ class EcnEnv:
     reward_options: tuple[tuple[str, float], ...] = ()
     margins_us: tuple[float, float] = (0.0, 0.0)
     objective: tuple[Part, ...] = ()
+    phased_by: int | None = None
     host_groups: tuple[HostGroup, ...] = ()
     failing: tuple[tuple[str, Any], ...] = ()
     telemetry: tm.Telemetry = field(default_factory=tm.Telemetry)
@@ -306,6 +309,8 @@ class EcnEnv:
     @property
     def phase_names(self) -> tuple[str, ...]:
         """Names of the phases of its traffic; `all` alone if it has none."""
+        if self.phased_by is not None:
+            return OF_JOB
         return timeline.phase_names if (timeline := self._timeline) else ("all",)
 
     @property
@@ -316,9 +321,17 @@ class EcnEnv:
     def phase(self, state: EnvState, params: PyTree) -> Int[Array, " ports"]:
         """Index of the phase that every port is in at the start of the next interval, `[P]`.
 
-        Ports to the hosts of a group are in the group's phase, all others in the timeline's.
+        Ports to the hosts of a group are in the group's phase, all others in the timeline's. Where
+        a job's steps are the phases, all ports are in the job's.
         """
         del params
+        if self.phased_by is not None:
+            inside = within_step(
+                self.sim.traffic[self.phased_by],
+                state.sim.traffic[self.phased_by],
+                self.sim.tick_us,
+            )
+            return jnp.broadcast_to(inside.astype(jnp.int32), (self.sim.topology.n_ports,))
         timeline, clock = self._timeline, clock_of(self.sim.traffic, state.sim.traffic)
         if timeline is None or clock is None:
             return jnp.zeros((self.sim.topology.n_ports,), jnp.int32)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from ecn_marl._checks import TEXT, Real, check
 from ecn_marl._errors import bad_value, unknown_name
@@ -32,6 +32,9 @@ from ecn_marl.sim.traffic import Source
 OF_FLOWS = ("short_mean", "short_p99", "short_geomean", "medium_mean", "medium_p99",
             "medium_geomean", "long_mean", "long_p99", "long_geomean")  # fmt: skip
 """Parts that are slowdowns of flows, by size class."""
+
+OF_JOB = ("between steps", "in a step")
+"""Names of the phases where they are a job's steps."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,27 @@ def check_parts(parts: Sequence[Part], traffic: Sequence[Source]) -> None:
             if number not in range(len(traffic)) or not isinstance(traffic[number], Graph):
                 jobs = [i for i, source in enumerate(traffic) if isinstance(source, Graph)]
                 raise bad_value(f"part {part.name!r}: sources", number, f"Graphs, of {jobs}")
+
+
+def check_phased_by(number: int | None, traffic: Sequence[Source]) -> None:
+    """Refuse a source that has no steps.
+
+    Raises:
+        ValueError: the source is none, or no `Graph`.
+    """
+    if number is None:
+        return
+    if number not in range(len(traffic)) or not isinstance(traffic[number], Graph):
+        jobs = [i for i, source in enumerate(traffic) if isinstance(source, Graph)]
+        raise bad_value("phased_by", number, f"None, or a source that is a Graph, of {jobs}")
+
+
+def within_step(source: Source, state: PyTree, tick_us: float) -> Bool[Array, ""]:
+    """Whether a job is in a step, and not between two."""
+    job: Any = source
+    begun, _ = job.in_steps(state, tick_us)
+    inside: Array = begun > state.steps
+    return inside
 
 
 def _in_steps(

@@ -16,7 +16,7 @@ from ecn_marl.envs.actions import ACTIONS, ActionCodec, action_codec, parse_ecn
 from ecn_marl.envs.agents import PORT
 from ecn_marl.envs.ecn import PHASE, EcnEnv
 from ecn_marl.envs.features import Columns, FeatureSet, check_features, feature_set
-from ecn_marl.envs.objectives import check_parts
+from ecn_marl.envs.objectives import check_parts, check_phased_by
 from ecn_marl.envs.phases import PhasedEnv
 from ecn_marl.envs.queues import PerQueue
 from ecn_marl.envs.recorded import recorded
@@ -207,6 +207,7 @@ def make(
     asked = tuple(name for name in counts if name != PHASE) if is_list else counts
     counted = (*counters("counts", asked), *columns.needs, *telemetry_options.needs)
     check_parts(spec.objective, spec.traffic)
+    check_phased_by(spec.phased_by, spec.traffic)
     options = _weights(spec) | spec.reward_options
     check_options(**options)
     reward_rule = reward_function(spec.reward if reward is None else reward, credit)
@@ -230,6 +231,7 @@ def make(
         reward_options=tuple(sorted(options.items())),
         margins_us=spec.margins_us,
         objective=spec.objective,
+        phased_by=spec.phased_by,
         host_groups=spec.host_groups,
         failing=tuple(sorted(spec.failing.items())),
         telemetry=telemetry_options,

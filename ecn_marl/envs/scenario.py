@@ -57,6 +57,8 @@ class Scenario:
             `slowdown`. In built-in scenarios they make all size classes count alike under SECN1,
             and an interval under SECN1 earns -1 on average.
         objective: the parts of J, `Part`s; empty for the benchmark's, see `envs.objectives`.
+        phased_by: number of the source, a `Graph`, whose steps are the phases that the oracle is
+            told; None for those of a timeline.
         margins_us: warm-up and cool-down, µs. Flows that begin within them are not measured. Each
             is at most a quarter of the episode.
         host_groups: groups of hosts that differ in role or place on the timeline.
@@ -101,6 +103,7 @@ class Scenario:
     memory_us: float = 256.0
     slowdown_weights: Annotated[tuple[float, float, float], Each(Real(low=0.0), 3)] = (1.0,) * 3
     objective: Annotated[tuple[Part, ...], Each(Kind((Part,), "a Part"))] = ()
+    phased_by: Annotated[int | None, Whole(low=0, none=True)] = None
     margins_us: Annotated[tuple[float, float], Each(Real(low=0.0, unit="µs"), 2)] = (0.0, 0.0)
     host_groups: Annotated[tuple[HostGroup, ...], Each(Kind((HostGroup,), "a HostGroup"))] = ()
     classes: Annotated[tuple[Any, ...], Each(CLASS)] = ()

@@ -13,10 +13,14 @@ from ecn_marl.envs.scenarios import (
     acc_storage,
     acc_tcp,
     acc_training,
+    all_reduce,
+    decode_cache,
     demand_phases,
     fabric,
     haecn_fabric,
+    hot_experts,
     incast,
+    lost_link,
     mixed_rtt,
     moving_tenants,
     pet_fabric,
@@ -30,8 +34,10 @@ from ecn_marl.envs.scenarios import (
     rpc_shuffle,
     shuffle_serve,
     storage_train,
+    two_jobs,
     websearch,
     websearch_star,
+    wide_restore,
 )
 
 
@@ -55,6 +61,12 @@ add("pet-fabric-v0", pet_fabric.scenario)
 
 # AI fabrics: jobs' steps count, see `envs.objectives`.
 add("storage-train-v0", storage_train.scenario)
+add("decode-cache-v0", decode_cache.scenario)
+add("wide-restore-v0", wide_restore.scenario)
+add("two-jobs-v0", two_jobs.scenario)
+add("hot-experts-v0", hot_experts.scenario)
+add("lost-link-v0", lost_link.scenario)
+add("all-reduce-v0", all_reduce.scenario)
 
 # Of the papers, see `ecn_marl.experiments.papers`: full size, and small.
 add("pet-websearch-small-v0", pet_load.websearch_small, "pet")

@@ -1,0 +1,18 @@
+"""`lost-link-v0`: `storage-train-v0`, and one of its uplinks is lost for half of the episode.
+
+A leaf has half of its bandwidth to the other one left, so ports that were uncongested before hold
+the ring and the reads up, and flows that shared two paths share one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ecn_marl.envs.scenario import Scenario
+from ecn_marl.envs.scenarios import storage_train
+
+
+def scenario() -> Scenario:
+    """A random link between switches is down from 8 to 24 ms of 32 ms."""
+    failing = {"share": 0.1, "at_us": 8000.0, "repair_us": 24_000.0}
+    return replace(storage_train.scenario(), failing=failing)
