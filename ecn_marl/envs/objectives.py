@@ -6,9 +6,16 @@ are those of the benchmark, (mean short · p99 short)^(1/4) · (geometric mean l
 times of steps relative to the time that a step takes alone (a collective, a stripe that is read).
 
 The reward in completion times follows. A job's step accrues 1 / `ideal_us` per µs for as long as it
-is not over, as a flow accrues 1 / its ideal time. So an episode's rewards add up to minus the
-weighted sum of all slowdowns and of the times in steps over their ideal, whatever is not finished
-at its age.
+is not over, as a flow accrues 1 / its ideal time. But a job is a closed loop: the sooner a step is
+over, the sooner the next one begins, and time in steps alone would hardly depend on their length.
+So what is done earns `par` per step, flow by flow:
+
+    reward = - weight (time in steps / ideal - par · steps done)
+
+A step that takes `par` times its ideal time earns 0, a faster one more, and every further one adds
+to it. With `par` the ratio that is to be reduced, this is Dinkelbach's way to minimise a ratio, the
+mean time of a step (Management Science 13(7), 1967). An episode's rewards add up to minus this sum
+exactly, whatever is not finished at its age.
 
 In metrics of an episode a part of steps is `part:NAME`, and the weight of every part `weight:NAME`:
 so whoever has the metrics has J.
@@ -49,6 +56,7 @@ class Part:
         ideal_us: time of such a step in an empty network, µs; times are relative to it.
         reward: weight of its slowdown in the reward; that of flows is the scenario's
             `slowdown_weights`.
+        par: slowdown at which a step earns nothing; 0 if steps do not follow each other.
     """
 
     name: Annotated[str, TEXT]
@@ -56,6 +64,7 @@ class Part:
     sources: tuple[int, ...] = ()
     ideal_us: Annotated[float, Real(low=0.0, high=1e9, unit="µs")] = 0.0
     reward: Annotated[float, Real(low=0.0, high=1e6)] = 0.0
+    par: Annotated[float, Real(low=0.0, high=1e6)] = 0.0
 
     def __post_init__(self) -> None:
         """Check all fields."""
@@ -123,7 +132,7 @@ def _in_steps(
 def accrued(
     parts: Sequence[Part], traffic: Sequence[Source], states: Sequence[PyTree], tick_us: float
 ) -> Float[Array, ""]:
-    """Weighted slowdown that the steps of jobs have accrued since the start of the episode.
+    """Weighted slowdown that the steps of jobs have accrued since the start, less what is done.
 
     Args:
         parts: the objective.
@@ -135,7 +144,9 @@ def accrued(
     for part in parts:
         if part.reward:
             _, spent = _in_steps(part, traffic, states, tick_us)
-            total = total + part.reward / part.ideal_us * spent
+            jobs: Any = [(traffic[i], states[i]) for i in part.sources]
+            done = sum((job.progress(state) for job, state in jobs), jnp.zeros(()))
+            total = total + part.reward * (spent / part.ideal_us - part.par * done)
     return total
 
 

@@ -444,6 +444,11 @@ class Graph:
         spent: Array = high * TIME_UNIT + low + jnp.maximum(age, 0.0)
         return state.steps + (age > 0.0), spent
 
+    def progress(self, state: GraphState) -> Array:
+        """Steps completed, and the share of the present one's flows that have finished."""
+        finished: Array = state.steps + (self.n_tickets - state.left) / self.n_tickets
+        return finished
+
     def metrics(
         self, state: GraphState, elapsed_us: ArrayLike, xp: ModuleType = np
     ) -> dict[str, np.ndarray | Array]:

@@ -19,16 +19,15 @@ FAR_US, NEAR_US = 12.0, 4.0
 """Round trips between leaves and within one, µs."""
 
 COMMON: dict[str, Any] = {
-    "transport": "dcqcn:hpcc-paper,ai=2.5,hai=25",
+    "transport": "dcqcn:hpcc-paper",
     "dt_us": 2.0,
     "tick_steps": 5,
-    "max_steps": 320,
     "ack_priority": True,
     "memory_us": 1024.0,
     "features": "flows",
     "reward": "slowdown",
 }
-"""Fields of `Scenario`: senders with a slow additive increase at 100 Gb/s, episodes of 32 ms."""
+"""Fields of `Scenario` that all of them have."""
 
 JOBS_ALONE = (0.0, 0.0, 0.0)
 """Slowdown weights where only steps of jobs count."""

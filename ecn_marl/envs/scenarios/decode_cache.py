@@ -61,8 +61,9 @@ def scenario() -> Scenario:
         slowdown_weights=ai.JOBS_ALONE,
         phased_by=0,
         objective=(
-            Part("token round", 0.5, (0,), ideal_us, reward=1.0),
-            Part("cache", 0.5, (1, 2, 3, 4), ai.fill_us(CACHE), reward=0.25),
+            Part("token round", 0.5, (0,), ideal_us, reward=1.0, par=3.0),
+            Part("cache", 0.5, (1, 2, 3, 4), ai.fill_us(CACHE), reward=1.5, par=1.2),
         ),
+        max_steps=320,
         **ai.COMMON,
     )

@@ -56,8 +56,9 @@ def scenario() -> Scenario:
         slowdown_weights=ai.JOBS_ALONE,
         phased_by=0,
         objective=(
-            Part("rounds", 0.5, (0,), ideal_us, reward=1.0),
-            Part("read", 0.5, (1, 2, 3, 4), ai.fill_us(FILE), reward=0.25),
+            Part("rounds", 0.5, (0,), ideal_us, reward=1.0, par=1.2),
+            Part("read", 0.5, (1, 2, 3, 4), ai.fill_us(FILE), reward=0.2, par=1.3),
         ),
+        max_steps=320,
         **ai.COMMON,
     )

@@ -13,6 +13,6 @@ from ecn_marl.envs.scenarios import storage_train
 
 
 def scenario() -> Scenario:
-    """A random link between switches is down from 8 to 24 ms of 32 ms."""
-    failing = {"share": 0.1, "at_us": 8000.0, "repair_us": 24_000.0}
+    """A random link between switches is down from 12 to 36 ms of 48 ms."""
+    failing = {"share": 0.1, "at_us": 12_000.0, "repair_us": 36_000.0}
     return replace(storage_train.scenario(), failing=failing)

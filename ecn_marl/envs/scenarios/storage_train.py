@@ -8,7 +8,8 @@ flows into a port over which the ring runs, too. Shallow thresholds hold queues 
 ring needs, but under them the parts of a stripe leave the link idle; deep ones serve the reads and
 let the ring wait.
 
-Computing takes 1 to 3 ms, drawn each time, and agents see no phase.
+Computing takes 3 to 9 ms, drawn each time, and agents see no phase. While the hosts compute, reads
+have the links to themselves.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ GRADIENTS, STRIPE, WIDTH = 8_000_000, 16_000_000, 8
 
 
 def scenario() -> Scenario:
-    """2 leaves of 6 hosts, 2 spines, 2:1 oversubscribed: 20 ports; episodes of 32 ms."""
+    """2 leaves of 6 hosts, 2 spines, 2:1 oversubscribed: 20 ports; episodes of 48 ms."""
     ring = Graph(
-        ring_all_reduce(TRAINING, GRADIENTS), pause_us=2000.0, pause_jitter=0.5, start_us=2000.0
+        ring_all_reduce(TRAINING, GRADIENTS), pause_us=6000.0, pause_jitter=0.5, start_us=4000.0
     )
     reads = tuple(
         Graph(
@@ -45,11 +46,12 @@ def scenario() -> Scenario:
         topology=ai.fabric(6, uplink_gbps=150.0),
         traffic=(ring, *reads),
         slots=64,
+        max_steps=480,
         slowdown_weights=ai.JOBS_ALONE,
         phased_by=0,
         objective=(
-            Part("all-reduce", 0.5, (0,), all_reduce_us, reward=1.0),
-            Part("read", 0.5, (1, 2, 3, 4), ai.fill_us(STRIPE), reward=0.25),
+            Part("all-reduce", 0.5, (0,), all_reduce_us, reward=1.0, par=1.9),
+            Part("read", 0.5, (1, 2, 3, 4), ai.fill_us(STRIPE), reward=0.1, par=1.3),
         ),
         **ai.COMMON,
     )

@@ -49,8 +49,9 @@ def scenario() -> Scenario:
         slowdown_weights=ai.JOBS_ALONE,
         phased_by=0,
         objective=(
-            Part("large job", 0.5, (0,), exchange_us(LARGE_BYTES), reward=1.0),
-            Part("small job", 0.5, (1,), exchange_us(SMALL_BYTES), reward=1.0),
+            Part("large job", 0.5, (0,), exchange_us(LARGE_BYTES), reward=1.0, par=1.2),
+            Part("small job", 0.5, (1,), exchange_us(SMALL_BYTES), reward=0.5, par=1.2),
         ),
+        max_steps=320,
         **ai.COMMON,
     )

@@ -33,17 +33,18 @@ def scenario() -> Scenario:
         for client, width in zip(READERS, WIDTHS, strict=True)
     )
     requests = Requests(
-        Timeline((8000.0,), names=("all",)), (0.15,), sources=STORAGE, destinations=READERS, width=8
+        Timeline((8000.0,), names=("all",)), (0.15,), sources=STORAGE, destinations=READERS
     )
     return Scenario(
         topology=ai.fabric(8, uplink_gbps=400.0),
         traffic=(*reads, requests),
-        slots=160,
+        slots=512,
         slowdown_weights=(0.005, 0.0, 0.0),
         objective=(
-            Part("restore", 0.5, (0, 1, 2, 3), ai.fill_us(STRIPE), reward=0.25),
+            Part("restore", 0.5, (0, 1, 2, 3), ai.fill_us(STRIPE), reward=0.25, par=1.05),
             Part("short_mean", 0.25),
             Part("short_p99", 0.25),
         ),
+        max_steps=320,
         **ai.COMMON,
     )
