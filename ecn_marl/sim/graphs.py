@@ -439,14 +439,15 @@ class Graph:
             state: state of this source at the end of a tick.
             elapsed: length of a tick, µs.
         """
-        age = (state.tick - state.begun_tick) * elapsed - state.begun
+        age = (state.tick - state.begun_tick) * elapsed - jnp.asarray(state.begun)
         high, low = state.total
         spent: Array = high * TIME_UNIT + low + jnp.maximum(age, 0.0)
-        return state.steps + (age > 0.0), spent
+        return jnp.asarray(state.steps) + (age > 0.0), spent
 
     def progress(self, state: GraphState) -> Array:
         """Steps completed, and the share of the present one's flows that have finished."""
-        finished: Array = state.steps + (self.n_tickets - state.left) / self.n_tickets
+        left = jnp.asarray(state.left)
+        finished: Array = state.steps + (self.n_tickets - left) / self.n_tickets
         return finished
 
     def metrics(

@@ -26,6 +26,7 @@ from ecn_marl.sim import (
     star,
     tree_all_reduce,
 )
+from ecn_marl.sim.collectives import stripe_read
 from ecn_marl.sim.graphs import Node, graph_params, most_at_once
 from ecn_marl.sim.metrics import counter_bytes, source_metrics
 from ecn_marl.sim.sizes import CHUNK
@@ -101,6 +102,71 @@ def test_every_flow_begins_when_the_last_of_those_before_it_has_finished(seed, p
     assert metrics["step_us"] == pytest.approx(np.mean(times), abs=off + TIME_UNIT * U)
     assert metrics["longest_us"] == pytest.approx(max(times), abs=off)
     assert metrics["last_us"] == pytest.approx(times[-1], abs=off)
+
+
+JITTERED = Graph(
+    random_nodes(0), pause_us=80.0, width=NODES, pause_jitter=0.5, size_jitter=0.25, start_us=200.0
+)
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=15, deadline=None)
+def test_jitter_draws_pauses_and_sizes_for_each_step(seed):
+    """Within their bounds, one factor for all flows of a step, another one for the next step."""
+    nodes, rng = random_nodes(0, delays=(0.0,)), np.random.default_rng(seed)
+    params = graph_params(nodes, 80.0, EDGES)
+    flows, _, waited = drive(JITTERED, params, 400, lambda _: rng.uniform(1.0, 60.0), seed=seed)
+    assert waited == 0
+    steps = [flows[i : i + NODES] for i in range(0, len(flows) - NODES + 1, NODES)]
+    assert len(steps) >= 3
+    assert 0.0 <= steps[0][0].start < 200.0
+    factors = np.array([[f.payload / nodes[f.ticket].bytes for f in step] for step in steps])
+    rounding = 1.0 / min(node.bytes for node in nodes)
+    assert np.ptp(factors, axis=1).max() <= 2 * rounding
+    assert (abs(factors - 1.0) <= 0.25 + rounding).all() and np.ptp(factors[:, 0]) > 0.01
+    ends = [max(f.end for f in step) for step in steps]
+    pauses = np.array([b[0].start - a for a, b in zip(ends, steps[1:], strict=False)])
+    assert (pauses > 40.0 - near(80.0)).all() and (pauses < 120.0 + TICK).all()
+    assert np.ptp(pauses) > 1.0
+
+
+@given(seed=st.integers(0, 10_000), pause=st.sampled_from([0.0, 90.0]), ticks=st.integers(1, 200))
+@settings(max_examples=25, deadline=None)
+def test_time_in_steps_and_progress_are_those_of_the_flows(seed, pause, ticks):
+    """At the end of any tick, against the ends of all flows so far."""
+    nodes, rng = random_nodes(seed), np.random.default_rng(seed)
+    params = graph_params(nodes, pause, EDGES)
+    flows, state, _ = drive(SMALL, params, ticks, lambda _: rng.uniform(1.0, 60.0))
+    now = ticks * TICK
+    ends = sorted(f.end for f in flows if f.end <= now)
+    over = [max(f.end for f in flows[i : i + NODES]) for i in range(0, len(flows), NODES)]
+    over = [end for i, end in enumerate(over) if end <= now and len(flows) >= (i + 1) * NODES]
+    begins = [0.0, *(after(end, pause) for end in over)]
+    expected = sum(end - begin for begin, end in zip(begins, over, strict=False))
+    expected += max(now - begins[len(over)], 0.0)
+    begun, spent = jax.device_get(SMALL.in_steps(state, TICK))
+    assert begun == len(over) + (now > begins[len(over)])
+    assert spent == pytest.approx(expected, abs=(len(over) + 1) * near(pause) + TIME_UNIT * 64 * U)
+    assert float(SMALL.progress(state)) == pytest.approx(len(ends) / NODES)
+
+
+def test_jitter_that_float32_cannot_hold_is_refused():
+    large = (Node("a", 0, 1, 16_000_000),)
+    with pytest.raises(ValueError, match="size_jitter"):
+        Graph(large, size_jitter=0.2)
+    with pytest.raises(ValueError, match="pause_jitter"):
+        Graph(large, pause_jitter=1.5)
+    with pytest.raises(ValueError, match="start_us"):
+        Graph(large, start_us=-1.0)
+
+
+def test_a_stripe_is_dealt_to_its_servers():
+    nodes = stripe_read((3, 4, 5), 0, 1000, 8)
+    assert [n.src for n in nodes] == [3, 4, 5, 3, 4, 5, 3, 4]
+    assert {n.dst for n in nodes} == {0} and sum(n.bytes for n in nodes) == 1000
+    assert most_at_once(nodes) == 8
+    with pytest.raises(ValueError, match="another host than the servers"):
+        stripe_read((3, 4), 4, 1000, 8)
 
 
 @given(seed=st.integers(0, 10_000), room=st.integers(1, 4))
