@@ -155,7 +155,7 @@ class SearchResult:
 
     def controller(self, env: PortEnvironment, params: PyTree) -> Controller | StatefulController:
         """The policy with these settings."""
-        return _build(self.name, env, params)(jnp.asarray(self.settings, jnp.float32))
+        return builder(self.name, env, params)(jnp.asarray(self.settings, jnp.float32))
 
     def as_dict(self) -> dict[str, Any]:
         """The result for JSON."""
@@ -175,7 +175,7 @@ class SearchResult:
         return cls(**{**content, "settings": settings, "table": table})
 
 
-def _build(name: str, env: PortEnvironment, params: PyTree) -> Build:
+def builder(name: str, env: PortEnvironment, params: PyTree) -> Build:
     """`candidate array -> controller` of a kind of policy."""
     if name == RULE:
         return lambda x: Rule(env, params, RuleSettings(x[0:3], x[3:6], x[6]))
@@ -365,7 +365,7 @@ class Search:
         """Trials of the candidates of a policy."""
         rule = name == RULE
         if rule not in self._trials:
-            build = _build(name, self.env, self.params)
+            build = builder(name, self.env, self.params)
             self._trials[rule] = Trials(
                 self.env, self.params, build, self.keys, batch=self._batch, progress=self._progress
             )

@@ -1,11 +1,12 @@
-"""Commands that compare: bench, tune, headroom, reward-reference."""
+"""Commands that compare: bench, tune, headroom, spread, reward-reference."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -23,11 +24,9 @@ from ecn_marl.cli.terminal import (
     Seed,
     show_tables,
     stops_in_one_line,
+    write_bytes,
 )
 from ecn_marl.render.bars import Move, progress
-
-if TYPE_CHECKING:
-    pass
 
 EPISODES, SEARCHED, EVALUATED = 128, 64, 16
 """Episodes of a score, of the end of a search, and of the evaluation of a checkpoint."""
@@ -444,6 +443,48 @@ def headroom(
         typer.echo(json_text(result))
     else:
         show_tables([headroom_table(result), flows_table(result["policies"])])
+
+
+@app.command(
+    epilog=examples_text("ecn-marl spread storage-train-v0 --plot spread.png"),
+)
+def spread(
+    scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
+    episodes: Episodes = 8,
+    seed: Seed = 0,
+    load: Load = None,
+    max_steps: MaxSteps = None,
+    env: Env = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Picture to write, a PNG: the first part of J over the second.",
+            show_default="none",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run 183 static settings, and show how far J and its parts differ between them.
+
+    Where they hardly differ, thresholds do not matter. Where each setting is good for one part and
+    bad for another, no static setting serves both.
+    """
+    from ecn_marl._files import Output, check_output, json_text, write_all
+    from ecn_marl.experiments import spread as sp
+    from ecn_marl.experiments.jobs import not_none, parse_fields
+    from ecn_marl.render.spread_plot import spread_plot, spread_table
+
+    if plot is not None:
+        check_output("--plot", plot)
+    options = not_none(load=load, max_steps=max_steps) | parse_fields(env or [])
+    with progress("spread", "episodes", 183 * episodes) as show:
+        result = sp.spread(scenario, options, episodes=episodes, seed=seed, progress=show)
+    if plot is not None:
+        write_all({plot: Output("wb", partial(write_bytes, spread_plot(result)))})
+    if as_json:
+        typer.echo(json_text(result))
+    else:
+        show_tables([spread_table(result)])
 
 
 @app.command(

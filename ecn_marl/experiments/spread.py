@@ -1,0 +1,91 @@
+"""How much thresholds matter in a scenario: J and its parts under every static setting.
+
+If J hardly differs between settings, no policy can gain much by choosing among them. If each
+setting that is good for one part is bad for another, no static setting serves both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ecn_marl._checks import Whole, check_seed, check_value
+from ecn_marl.baselines.evaluation.completion import PARTS
+from ecn_marl.baselines.evaluation.streams import tuning_keys
+from ecn_marl.baselines.oracle import BEST, group_names, phase_names
+from ecn_marl.baselines.search import Grid, Trials, builder, static_grid
+from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.experiments.policies import Arena
+
+NEAR = 0.03
+"""Share of J within which settings count as near the best one."""
+
+
+def spread(
+    scenario: str,
+    options: Mapping[str, object] | None = None,
+    *,
+    episodes: int = 8,
+    seed: int = 0,
+    grid: Grid = (),
+    progress: Callable[[int, str], None] | None = None,
+) -> dict[str, Any]:
+    """Run every static setting in the same tuning episodes.
+
+    Args:
+        scenario: name of the scenario.
+        options: options of `ecn_marl.make`.
+        episodes: episodes of each setting.
+        seed: which tuning episodes.
+        grid: the settings; those of `search.static_grid` if empty.
+        progress: called with the number of episodes run and the current task.
+
+    Returns:
+        `scenario`, `episodes`, `seed`; `parts`, the names of the parts of J; `settings`, a row for
+        each, best first: `setting` (Kmin and Kmax in KB at 25 Gb/s, Pmax), `J` and its parts, means
+        over episodes; `worst`, the largest J over the smallest; `near`, the share of settings
+        within `NEAR` of the smallest; `apart`, J if every part were as under its own best setting,
+        over the smallest J: 1 if one setting is best for all parts.
+
+    Raises:
+        ValueError: `episodes` below 1, or J is not defined in any episode.
+    """
+    check_value("episodes", episodes, Whole(low=1))
+    check_seed(seed)
+    arena = Arena(scenario, dict(options or {}))
+    env = arena.env(BEST)
+    keys = tuning_keys("report", seed, episodes)
+    params = env.default_params
+    trials = Trials(env, params, builder(BEST, env, params), keys, progress=progress)
+    shape = (len(phase_names(env)), len(group_names(env)), 3)
+    candidates = [np.broadcast_to(np.asarray(x, float), shape) for x in grid or static_grid()]
+    trials.measure(candidates, episodes)
+    rows = []
+    for candidate in candidates:
+        row = trials.row(candidate)
+        setting = row.pop("settings")[0][0]
+        del row["episodes"]
+        rows.append({"setting": setting, **row})
+    rows.sort(key=lambda row: row["J"])
+    best, weights = rows[0]["J"], _weights(env)
+    apart = np.prod([min(row[name] for row in rows) ** x for name, x in weights.items()])
+    return {
+        "scenario": scenario,
+        "episodes": episodes,
+        "seed": seed,
+        "parts": list(weights),
+        "settings": rows,
+        "worst": rows[-1]["J"] / best,
+        "near": float(np.mean([row["J"] <= (1.0 + NEAR) * best for row in rows])),
+        "apart": float(apart / best),
+    }
+
+
+def _weights(env: EcnEnv) -> dict[str, float]:
+    """Exponents of J by part."""
+    if not env.objective:
+        return dict(zip(PARTS, (0.25, 0.25, 0.5), strict=True))
+    total = sum(part.weight for part in env.objective)
+    return {part.name: part.weight / total for part in env.objective}
