@@ -48,6 +48,7 @@ TABLES: dict[str, Callable[[], str]] = {
         recorded.rate_bench,
         recorded.rate_bench_sizes,
         recorded.rate_bench_large,
+        recorded.ai_fabrics,
         recorded.papers_pet,
         recorded.papers_pet_own,
         recorded.papers_acc_own,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,34 @@ def _rate_bench(name: str) -> str:
     if not file.is_file():
         return "*No results of `bench adpg` are recorded in this checkout.*"
     return rate_bench_tables(json.loads(file.read_text())).rstrip()
+
+
+def ai_fabrics() -> str:
+    """What can be gained in the scenarios of AI fabrics, by `spread` and `headroom`."""
+    rows = []
+    for file in sorted((RESULTS / "ai-fabrics").glob("*-spread.json")):
+        spread = json.loads(file.read_text())
+        name = spread["scenario"]
+        measured = json.loads(file.with_name(f"{name}-headroom.json").read_text())
+        policies = {row["name"]: row for row in measured["policies"]}
+        best = ", ".join(f"{x:g}" for x in spread["settings"][0]["setting"])
+        rows.append(
+            [
+                f"`{name}`",
+                f"{spread['settings'][0]['J']:.2f}, ({best})",
+                f"{spread['worst']:.2f}",
+                f"{100 * spread['near']:.0f} %",
+                f"{spread['apart']:.2f}",
+                *(_gain(policies[x]["gain"]) for x in ("oracle", "static:ports", "rule")),
+            ]
+        )
+    head = ("scenario", "lowest J, setting", "worst", "near", "apart", "oracle, %")
+    return markdown((*head, "`static:ports`, %", "rule, %"), rows)
+
+
+def _gain(gain: Mapping[str, float]) -> str:
+    value, low, high = (100.0 * gain[name] for name in ("value", "low", "high"))
+    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]".replace("-", "−")
 
 
 def papers_pet() -> str:

@@ -9,7 +9,6 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import ScalarFormatter
 
-from ecn_marl._errors import bad_value
 from ecn_marl.render.plots import INK, Page
 from ecn_marl.render.tables import Table, number, percent, plain_table
 
@@ -18,31 +17,31 @@ SHOWN = 12
 
 
 def spread_plot(result: Mapping[str, Any]) -> bytes:
-    """A point for each static setting, the first part of J over the second, as PNG.
+    """A point for each static setting, as PNG: the second part of J over the first.
+
+    Of an objective with one part, it is drawn over Kmax.
 
     Args:
-        result: what `spread.spread` returned, of a scenario with at least two parts.
-
-    Raises:
-        ValueError: a scenario with one part.
+        result: what `spread.spread` returned.
     """
-    if len(result["parts"]) < 2:
-        raise bad_value("parts", result["parts"], "at least two, to draw one over the other")
-    across, up = result["parts"][:2]
-    rows = result["settings"]
-    x, y = (np.array([row[name] for row in rows]) for name in (across, up))
+    rows, parts = result["settings"], result["parts"]
     depth = np.array([row["setting"][1] for row in rows])
+    y = np.array([row[parts[min(1, len(parts) - 1)]] for row in rows])
+    x = np.array([row[parts[0]] for row in rows]) if len(parts) > 1 else depth
     page = Page(1, (7.0, 4.8))
     axis = page.axes[0]
     points = axis.scatter(x, y, c=depth, norm=LogNorm(), cmap="viridis", s=26, zorder=3)
     bar = page.figure.colorbar(points, ax=axis, label="Kmax, KB at 25 Gb/s")
     bar.ax.yaxis.set_major_formatter(ScalarFormatter())
-    best = rows[0]
-    axis.scatter(best[across], best[up], s=120, facecolors="none", edgecolors=INK, zorder=4)
+    axis.scatter(x[0], y[0], s=120, facecolors="none", edgecolors=INK, zorder=4)
     place: dict[str, Any] = {"xytext": (-10, -14), "textcoords": "offset points", "ha": "right"}
-    axis.annotate("lowest J", (best[across], best[up]), color=INK, **place)
-    axis.set_xlabel(f"{across}, relative to alone")
-    axis.set_ylabel(f"{up}, relative to alone")
+    axis.annotate("lowest J", (x[0], y[0]), color=INK, **place)
+    if len(parts) > 1:
+        axis.set_xlabel(f"{parts[0]}, relative to alone")
+    else:
+        axis.set_xscale("log")
+        axis.set_xlabel("Kmax, KB at 25 Gb/s")
+    axis.set_ylabel(f"{parts[min(1, len(parts) - 1)]}, relative to alone")
     axis.set_title(f"{result['scenario']}: {len(rows)} static settings", loc="left", color=INK)
     return page.png()
 
