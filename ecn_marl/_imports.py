@@ -57,6 +57,11 @@ def import_extension(name: str) -> ModuleType:
     return _DONE[key]
 
 
+def imported() -> tuple[str, ...]:
+    """Names of what `import_extension` has imported, for other processes to import."""
+    return tuple(_DONE)
+
+
 def _key(name: str) -> str:
     """The absolute path of a file, or the name of a module."""
     file = Path(name if name.endswith(".py") else f"{name.replace('.', '/')}.py")

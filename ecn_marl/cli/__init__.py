@@ -7,7 +7,8 @@ from __future__ import annotations
 
 # isort: off
 # Each import adds its commands; the help lists them in this order.
-from ecn_marl.cli import training, policies, comparing, reporting, scenarios, network, examples
+from ecn_marl.cli import training, exporting, policies, playing, comparing, measuring
+from ecn_marl.cli import reporting, scenarios, network, examples
 
 # isort: on
 from ecn_marl.cli.app import app
@@ -16,8 +17,11 @@ __all__ = [
     "app",
     "comparing",
     "examples",
+    "exporting",
     "main",
+    "measuring",
     "network",
+    "playing",
     "policies",
     "reporting",
     "scenarios",

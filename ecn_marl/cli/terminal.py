@@ -68,6 +68,25 @@ Records = Annotated[
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace records that are in the folder.")
 ]
+Workers = Annotated[
+    int,
+    typer.Option(
+        help="With --backend packets: number of processes, each of which runs an episode at a "
+        "time.",
+        min=1,
+    ),
+]
+SEARCHED = 64
+"""Tuning episodes of the end of a search."""
+
+Searches = Annotated[
+    int,
+    typer.Option(
+        help="Number of tuning episodes that the last candidates of a search for a reference "
+        "policy (static:best, oracle) run in.",
+        min=1,
+    ),
+]
 Episodes = Annotated[int, typer.Option(help="Number of episodes per policy.", min=1)]
 
 

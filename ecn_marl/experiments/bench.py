@@ -82,7 +82,8 @@ def _bench(
             show,
             partial(_keys, repository=repository),
             tables[place.name],
-            **commit,
+            plan.workers,
+            commit,
         )
         close(tables[place.name])
     return records

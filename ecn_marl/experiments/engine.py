@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, fields, replace
 from functools import cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -40,7 +42,7 @@ from ecn_marl.baselines.static import PREFIX
 from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.baselines.training.logs import evaluated_rows, read_rows
 from ecn_marl.envs.interface import PortEnvironment
-from ecn_marl.envs.registry import FLUID, in_view, lookup, make
+from ecn_marl.envs.registry import FLUID, in_view, is_packets, lookup, make
 from ecn_marl.experiments import searches
 from ecn_marl.experiments.best_static import best_static, with_own_reward
 from ecn_marl.experiments.compare import BASELINE, ORACLES
@@ -48,6 +50,15 @@ from ecn_marl.experiments.json_files import json_types
 from ecn_marl.experiments.measured_delay import measured_delay_us
 from ecn_marl.experiments.plan import SEALED, Comparison, Place, Site
 from ecn_marl.experiments.policies import Arena, resolve
+from ecn_marl.experiments.processes import (
+    Build,
+    Built,
+    Task,
+    in_processes,
+    of_arena,
+    processes,
+    with_env,
+)
 from ecn_marl.experiments.recipes import Recipe
 from ecn_marl.experiments.recording import Keep, Recording
 from ecn_marl.experiments.recording import facts as recording_facts
@@ -74,7 +85,8 @@ def scored(
     show: Callable[[str], Show],
     keys: Keys | None = None,
     recording: Recording | None = None,
-    **facts: str,
+    workers: int = 1,
+    facts: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Record]:
     """Records of policies in a place, read from their files where these are of this plan.
 
@@ -88,7 +100,8 @@ def scored(
         keys: gives the keys of the episodes; only called if a record is missing. None for tuning
             episodes.
         recording: writes tables of the episodes, see `begin_recording`; None for none.
-        **facts: further entries for the `meta` of new records.
+        workers: processes that run episodes on packets, one at a time each.
+        facts: further entries for the `meta` of new records.
     """
     folder = place.folder / (SEALED if plan.stream == SEALED else "") / "scores"
     files = {name: folder / f"{searches.file_name(name)}.json" for name in policies}
@@ -108,18 +121,20 @@ def scored(
             _search(plan, place, name, show)
     episode_keys = (keys or report_keys)(plan, place, missing, requests)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in missing:
-        recipe = plan.recipe(place.site.scenario, name)
-        score = plan.scorer(name) or (_score_rule if recipe is None else _score_learner)
-        kept = None if recording is None else partial(recording.keep, name)
-        evaluations, meta, curves = score(Scoring(plan, place, name, episode_keys, show, kept))
-        meta = {**meta, **_facts(plan, place, name), **facts, "asked": requests[name]}
-        record = Record.of(name, evaluations, json_types(without_nan(meta), str), curves)
-        if recipe is not None and place.backend == FLUID:
-            best = best_static(place.scenario, place.options, recipe, episode_keys)
-            record = with_own_reward(record, best, recipe)
-        record.save(files[name])
-        records[name] = record
+    with processes(workers if is_packets(place.backend) else 1) as pool:
+        for name in missing:
+            recipe = plan.recipe(place.site.scenario, name)
+            score = plan.scorer(name) or (_score_rule if recipe is None else _score_learner)
+            kept = None if recording is None else partial(recording.keep, name)
+            scoring = Scoring(plan, place, name, episode_keys, show, kept, pool)
+            evaluations, meta, curves = score(scoring)
+            meta = {**meta, **_facts(plan, place, name), **facts, "asked": requests[name]}
+            record = Record.of(name, evaluations, json_types(without_nan(meta), str), curves)
+            if recipe is not None and place.backend == FLUID:
+                best = best_static(place.scenario, place.options, recipe, episode_keys)
+                record = with_own_reward(record, best, recipe)
+            record.save(files[name])
+            records[name] = record
     return {name: record for name, record in records.items() if record is not None}
 
 
@@ -270,6 +285,7 @@ class Scoring(NamedTuple):
         keys: keys of the episodes.
         show: `show(task)(done, note)` reports progress.
         kept: writes records of the episodes; None for none.
+        pool: processes that run an episode at a time; None for this process alone.
     """
 
     plan: Comparison
@@ -278,6 +294,36 @@ class Scoring(NamedTuple):
     keys: jax.Array
     show: Callable[[str], Show]
     kept: KeepOf | None
+    pool: ProcessPoolExecutor | None
+
+    def evaluate(
+        self, env: Any, controller: Any, build: Build, seed: int = 0, **options: Any
+    ) -> Evaluation:
+        """Run the episodes, here or in the processes.
+
+        Args:
+            env: the environment.
+            controller: the controller.
+            build: makes both, in a process; pickles.
+            seed: number of the learner's seed.
+            **options: further arguments of `evaluate`, which processes do without, but `progress`.
+        """
+        keep = None if self.kept is None else self.kept(seed)
+        if self.pool is None:
+            return evaluate(
+                env,
+                env.default_params,
+                controller,
+                name=self.name,
+                episodes=self.plan.episodes,
+                keys=self.keys,
+                keep=keep,
+                **options,
+            )
+        write = None if keep is None else partial(with_env, keep, env)
+        task = Task(f"{self.name}#{seed}", build, self.keys, traced=keep is not None)
+        found = in_processes(self.pool, task, options.get("progress"), write)
+        return replace(found, name=self.name)
 
 
 Scorer = Callable[[Scoring], Scored]
@@ -286,7 +332,7 @@ Scorer = Callable[[Scoring], Scored]
 
 def _score_rule(scoring: Scoring) -> Scored:
     """Score a policy that is not trained here: a rule, or an exported policy."""
-    plan, place, name, keys, show, kept = scoring
+    plan, place, name, _, show, *_ = scoring
     move = show(f"{place.name}: {name}")
     arena = Arena(
         place.scenario,
@@ -298,17 +344,14 @@ def _score_rule(scoring: Scoring) -> Scored:
     env, controller = arena.env(name), arena.controller(name)
     fixed = getattr(controller, "ecn", None)
     began = time.perf_counter()
-    evaluation = evaluate(
+    found = controller if name in SEARCHED else None  # none searches again
+    evaluation = scoring.evaluate(
         env,
-        env.default_params,
         controller,
-        name=name,
-        episodes=plan.episodes,
-        keys=keys,
+        partial(of_arena, arena, name, found),
         runner=shared_runner(controller, place.windows),
         windows=place.windows,
         progress=lambda done: move(done / plan.episodes, "episodes"),
-        keep=None if kept is None else kept(0),
     )
     meta: dict[str, Any] = {"options": place.options}
     if _beside_curves(place, name):
@@ -349,7 +392,7 @@ def _curve_level(plan: Comparison, place: Place, env: PortEnvironment, fixed: ob
 
 def _score_learner(scoring: Scoring) -> Scored:
     """Score the policies of all seeds of a run."""
-    plan, place, name, keys, show, kept = scoring
+    plan, place, name, keys, show, *_ = scoring
     move = show(f"{place.name}: score {name}")
     run = run_folder(place.site, name)
     began = time.perf_counter()
@@ -371,15 +414,12 @@ def _score_learner(scoring: Scoring) -> Scored:
 
     evaluations: list[Evaluation] = []
     for i, actor in enumerate(actors):
-        evaluation = evaluate(
+        evaluation = scoring.evaluate(
             env,
-            params,
             greedy_controller(algorithm, actor, env),
-            name=name,
-            episodes=plan.episodes,
-            keys=keys,
+            partial(_trained, run, i, place.scenario, place.backend, {**options, **delay_option}),
+            seed=i,
             runner=partial(_with_actor, compiled, actor),
-            keep=None if kept is None else kept(i),
         )
         evaluations.append(evaluation)
         move((i + 1) / len(actors), "seeds")
@@ -399,6 +439,15 @@ def _score_learner(scoring: Scoring) -> Scored:
         **delay_option,
     }
     return evaluations, meta, curves(rows, plan.seeds)
+
+
+def _trained(
+    run: Path, seed: int, scenario: str, backend: str, options: Mapping[str, Any]
+) -> Built:
+    """Environment and controller of a seed of a run."""
+    algorithm, actors = run_actors(run)
+    env = make(scenario, backend=backend, **options)
+    return env, greedy_controller(algorithm, actors[seed], env)
 
 
 def _with_actor(

@@ -37,7 +37,14 @@ from ecn_marl.experiments.policies import (
     arena,
     resolve,
 )
-from ecn_marl.experiments.processes import Task, in_processes, processes
+from ecn_marl.experiments.processes import (
+    Task,
+    check_workers,
+    in_processes,
+    of_arena,
+    processes,
+    with_env,
+)
 from ecn_marl.experiments.rate_evaluation import evaluate_rates
 from ecn_marl.experiments.recording import Keep, Recording, facts
 from ecn_marl.experiments.records import Record
@@ -131,10 +138,7 @@ def evaluate(
     episodes = EPISODES if episodes is None else episodes
     check_value("episodes", episodes, Whole(low=1))
     check_seed(seed)
-    check_value("workers", workers, Whole(low=1))
-    if not is_packets(backend) and workers > 1:
-        allowed = "1 without packets: the fluid runs episodes in batches"
-        raise bad_value("workers", workers, allowed)
+    check_workers(workers, backend)
     if not is_packets(backend) and beside:
         raise bad_value("beside", beside, "False without packets: it compares packets to the fluid")
     named = [_of_ports(policy) for policy in given_policies]
@@ -242,8 +246,10 @@ def _evaluate(
         if pool is not None:
             found = controller if isinstance(policy, Searched) else None  # none searches again
             alone = replace(place, progress=None)
-            task = Task(alone, policy, episodes, seed, found, traced=keep is not None)
-            write = None if keep is None else partial(_with_env, keep, env)
+            build = partial(of_arena, alone, policy, found)
+            keys = evaluation_keys(seed, episodes)
+            task = Task(policy.name, build, keys, traced=keep is not None)
+            write = None if keep is None else partial(with_env, keep, env)
             evaluations[policy.name] = in_processes(pool, task, progress, write)
         else:
             evaluations[policy.name] = evaluate_one(
@@ -310,10 +316,6 @@ def _keep(recording: Recording | None, name: str, check: bool) -> Keep | None:
             write(first, env, params, metrics)
 
     return checked
-
-
-def _with_env(keep: Keep, env: Any, first: int, metrics: dict[str, Any]) -> None:
-    keep(first, env, env.default_params, metrics)
 
 
 def _progress(show: Show, before: int, note: str, done: int) -> None:

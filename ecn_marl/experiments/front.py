@@ -231,6 +231,7 @@ def bench(
     overwrite: bool = False,
     allow_flagged: bool = False,
     backend: str = FLUID,
+    workers: int = 1,
     about: Mapping[str, object] | None = None,
     show: Callable[[str], wf.Show] | None = None,
 ) -> BenchResult:
@@ -257,6 +258,7 @@ def bench(
         allow_flagged: whether results that do not count are scored all the same.
         backend: `packets` to score all policies in the same episodes on packets, too, and to show
             both beside each other; see `registry.make`.
+        workers: with packets, processes that run an episode at a time each.
         about: further facts for `results.json`, such as the machine.
         show: `show(task)(share done, note)` moves a bar; None for one in notebooks.
 
@@ -283,6 +285,7 @@ def bench(
         records=None if records is None else Path(records),
         overwrite=overwrite,
         backend=backend,
+        workers=workers,
     )
     with ExitStack() as stack:
 

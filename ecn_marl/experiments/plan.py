@@ -19,6 +19,7 @@ from ecn_marl.envs.registry import FLUID, PACKETS, benchmark, is_packets, lookup
 from ecn_marl.experiments import recipes as rc
 from ecn_marl.experiments.backends import ON_PACKETS
 from ecn_marl.experiments.policies import Arena, ExportedFile, RunOf, resolve
+from ecn_marl.experiments.processes import check_workers
 from ecn_marl.experiments.splits import SPLITS
 
 if TYPE_CHECKING:  # the engine imports plans
@@ -60,6 +61,7 @@ class Plan:
         records: folder for tables of all scored episodes, a folder for each place; None for none.
         overwrite: whether to replace records of another plan there.
         backend: `packets` to score the same episodes on packets, too, see `registry.make`.
+        workers: processes that run episodes on packets, one at a time each.
     """
 
     scenarios: tuple[str, ...]
@@ -78,6 +80,7 @@ class Plan:
     records: Path | None = None
     overwrite: bool = False
     backend: str = FLUID
+    workers: int = 1
 
     def __post_init__(self) -> None:
         """Check everything before anything is trained."""
@@ -87,6 +90,7 @@ class Plan:
         if self.steps is not None and self.steps < 1:
             raise bad_value("steps", self.steps, "an integer >= 1")
         check_seed(self.eval_seed, "eval_seed")
+        check_workers(self.workers, self.backend)
         if self.split is not None:
             if self.split not in SPLITS:
                 raise unknown_name("split", self.split, SPLITS)

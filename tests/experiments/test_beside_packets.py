@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from commands import failure, run
 from scipy import stats
 
 import ecn_marl
+from ecn_marl._imports import import_extension
 from ecn_marl.baselines.static import Static
 from ecn_marl.envs.registry import make
 from ecn_marl.experiments import backends
@@ -87,8 +89,10 @@ def test_two_policies_have_no_order(beside):
 
 @pytest.fixture(scope="module")
 def benched(tmp_path_factory):
-    """A learner and a setting, scored on both."""
-    small.register()
+    """A learner and a setting, scored on both; on packets in two processes, which import, too."""
+    own = tmp_path_factory.mktemp("own") / "own_scenarios.py"
+    own.write_text("import small\n\nsmall.register()\n")
+    import_extension(str(own))
     plan = Plan(
         scenarios=(small.SMALL,),
         policies=("pet", "static:secn1"),
@@ -100,6 +104,7 @@ def benched(tmp_path_factory):
         effort=small.EFFORT,
         eval_episodes=2,
         backend="packets",
+        workers=2,
     )
     return plan, bn.bench(plan, small.quiet)
 
@@ -126,6 +131,20 @@ def test_a_bench_scores_the_same_policies_on_packets(benched, tmp_path):
     assert result["beside"] == json.loads(json.dumps(backends.agreements(records)))
     text = (tmp_path / "table.md").read_text()
     assert f"## {small.SMALL}, beside packets" in text and f"## {small.SMALL} on packets" in text
+
+
+@pytest.mark.slow
+def test_processes_score_on_packets_what_one_does(benched):
+    plan, records = benched
+    place = small.SMALL + backends.ON_PACKETS
+    (scores,) = (x for x in plan.out.rglob("scores") if x.is_dir() and "packets" in str(x))
+    scores.rename(plan.out / "of-several")  # the same bench again, but for these
+    one = bn.bench(replace(plan, workers=1), small.quiet)[place]
+    assert scores.is_dir() and one.keys() == records[place].keys()
+    for name, record_ in one.items():
+        for column, values in record_.columns.items():
+            several = records[place][name].columns[column]
+            np.testing.assert_allclose(several, values, rtol=1e-5, err_msg=f"{name}, {column}")
 
 
 def test_a_recorded_episode_is_that_of_the_evaluation(beside):

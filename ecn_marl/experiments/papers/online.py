@@ -114,7 +114,7 @@ def score_online(trained: str) -> Scorer:
 
     def score(scoring: Scoring) -> Scored:
         # No records are kept: `begin_recording` leaves such rows out.
-        plan, place, name, keys, show, _ = scoring
+        plan, place, name, keys, show, *_ = scoring
         move = show(f"{place.name}: {name}")
         began = time.perf_counter()
         run = run_folder(place.site, trained)

@@ -1,0 +1,174 @@
+"""Commands that measure a scenario: headroom, spread, reward-reference."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ecn_marl.cli.app import app, examples_text
+from ecn_marl.cli.terminal import (
+    SEARCHED,
+    AllowFlagged,
+    Env,
+    Episodes,
+    Json,
+    Load,
+    MaxSteps,
+    Searches,
+    Seed,
+    show_tables,
+    write_bytes,
+)
+from ecn_marl.render.bars import progress
+
+
+@app.command(
+    epilog=examples_text("ecn-marl headroom restore-serve-v0 --episodes 64"),
+)
+def headroom(
+    scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
+    episodes: Episodes = 64,
+    search_episodes: Searches = SEARCHED,
+    seed: Seed = 0,
+    load: Load = None,
+    max_steps: MaxSteps = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder that keeps the searches, so that they are not made again.",
+            show_default="none, they are not kept",
+        ),
+    ] = None,
+    allow_flagged: AllowFlagged = False,
+    as_json: Json = False,
+) -> None:
+    """Measure how much adaptive thresholds can gain over the best static ones.
+
+    The oracle knows the phase of the traffic and has the best thresholds for each phase. What it
+    gains over the best static thresholds is a reference, not a bound: policies that also look at
+    queues and flows have gained a little more.
+    """
+    from ecn_marl._files import check_output_folder, json_text
+    from ecn_marl.baselines.search import Effort
+    from ecn_marl.experiments import headroom as hr
+    from ecn_marl.experiments.jobs import not_none
+    from ecn_marl.render.headroom_table import headroom_table
+    from ecn_marl.render.tables import flows_table
+
+    if out is not None:
+        check_output_folder("--out", out)
+    with progress("headroom", "episodes", 200 * search_episodes) as show:
+        result = hr.headroom(
+            scenario,
+            not_none(load=load, max_steps=max_steps),
+            episodes=episodes,
+            seed=seed,
+            effort=Effort(episodes=search_episodes),
+            folder=out,
+            progress=show,
+            allow_flagged=allow_flagged,
+        )
+    if as_json:
+        typer.echo(json_text(result))
+    else:
+        show_tables([headroom_table(result), flows_table(result["policies"])])
+
+
+@app.command(
+    epilog=examples_text("ecn-marl spread storage-train-v0 --plot spread.png"),
+)
+def spread(
+    scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
+    episodes: Episodes = 8,
+    seed: Seed = 0,
+    load: Load = None,
+    max_steps: MaxSteps = None,
+    env: Env = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Picture to write, a PNG: the first part of J over the second.",
+            show_default="none",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run 183 static settings, and show how far J and its parts differ between them.
+
+    Where they hardly differ, thresholds do not matter. Where each setting is good for one part and
+    bad for another, no static setting serves both.
+    """
+    from ecn_marl._files import Output, check_output, json_text, write_all
+    from ecn_marl.experiments import spread as sp
+    from ecn_marl.experiments.jobs import not_none, parse_fields
+    from ecn_marl.render.spread_plot import spread_plot, spread_table
+
+    if plot is not None:
+        check_output("--plot", plot)
+    options = not_none(load=load, max_steps=max_steps) | parse_fields(env or [])
+    with progress("spread", "episodes", 183 * episodes) as show:
+        result = sp.spread(scenario, options, episodes=episodes, seed=seed, progress=show)
+    if plot is not None:
+        write_all({plot: Output("wb", partial(write_bytes, spread_plot(result)))})
+    if as_json:
+        typer.echo(json_text(result))
+    else:
+        show_tables([spread_table(result)])
+
+
+@app.command(
+    name="reward-reference",
+    epilog=examples_text("ecn-marl reward-reference my-scenario-v0 --out reference.json"),
+)
+def reward_reference(
+    scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="JSON file to write. Use it as `make(..., reward_reference='POLICY@FILE')`.",
+        ),
+    ],
+    reward: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name of a reward to measure. Repeatable.",
+            show_default="the scenario's, slowdown-shaped, and that of the recipes",
+        ),
+    ] = None,
+    episodes: Annotated[int, typer.Option(help="Number of episodes per policy.", min=2)] = 128,
+    search_episodes: Searches = SEARCHED,
+    seed: Seed = 0,
+    env: Env = None,
+    as_json: Json = False,
+) -> None:
+    """Measure the returns of SECN1, the best static thresholds and the oracle.
+
+    Rewards can be given relative to them with the option `reward_reference` of a scenario.
+    """
+    from ecn_marl._files import check_output, json_text
+    from ecn_marl.baselines.search import Effort
+    from ecn_marl.experiments import reward_references as rr
+    from ecn_marl.experiments.jobs import parse_fields
+    from ecn_marl.render.tables import reference_table
+
+    check_output("--out", out)
+    rewards = rr.usual_rewards(scenario) if reward is None else [{"reward": x} for x in reward]
+    with progress("measure", "episodes", 3 * len(rewards) * episodes) as show:
+        references = rr.measure(
+            scenario,
+            rewards,
+            parse_fields(env or []),
+            episodes=episodes,
+            seed=seed,
+            effort=Effort(episodes=search_episodes),
+            progress=show,
+        )
+    rr.write_references(out, references)
+    if as_json:
+        typer.echo(json_text(references))
+    else:
+        show_tables([reference_table(references)])
