@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float
 
-from ecn_marl._checks import POSITIVE, Real
+from ecn_marl._checks import POSITIVE, Real, check_value
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.envs.rewards import queue_level
@@ -148,6 +148,10 @@ FeatureRule = Callable[[PortStats, Ecn, FeatureScale], Array]
 """(stats, ecn, scale) -> one feature of every port, float32 [P]."""
 
 
+OVER_US = Real(above=0.0, none=True, unit="µs")
+"""Time constants of moving averages."""
+
+
 @dataclass(frozen=True)
 class Feature:
     """One number per port that an agent sees.
@@ -158,16 +162,19 @@ class Feature:
         needs: counters of the simulator that it reads (`sim.state.COUNTS`); others are None.
         help: definition, one line.
         source: where it comes from.
+        over_us: time constant of a moving average of it, µs; None for the interval's own value.
     """
 
     compute: FeatureRule
     needs: tuple[str, ...] = ()
     help: str = ""
     source: str = ""
+    over_us: float | None = None
 
     def __post_init__(self) -> None:
-        """Checks the counters."""
+        """Checks the counters and the time constant."""
         object.__setattr__(self, "needs", counters("needs", self.needs))
+        check_value("over_us", self.over_us, OVER_US)
 
 
 def _queue(stats: PortStats, ecn: Ecn, scale: FeatureScale) -> Array:

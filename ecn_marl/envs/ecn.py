@@ -358,6 +358,12 @@ class EcnEnv:
             rows.append(self.feature.compute(queues.of_queue(stats, q), own, scale))
         return jnp.concatenate(rows, -1)
 
+    @property
+    def feature_share(self) -> np.ndarray | None:
+        """Share of a new observation in what agents see of each column, `[width]` or None."""
+        between_us = self.telemetry.every(self.interval_us) * self.interval_us
+        return self.feature.share(between_us, self.width // self.feature.width)
+
     def wide(self, ecn: Ecn) -> Ecn:
         """Thresholds as this environment has them: `[P]`, with `per_queue` `[P, C]`."""
         return queues.for_queues(ecn, self.sim.n_classes) if self.per_queue else ecn
@@ -530,7 +536,8 @@ class EcnEnv:
         )
         features = self.features(observed, ecn, params.scale)
         history, in_flight = tm.see(
-            options, in_flight, state.steps, self.interval_us, state.history, features
+            *(options, in_flight, state.steps, self.interval_us, state.history, features),
+            share=self.feature_share,
         )
         steps = state.steps + 1
         next_state = EnvState(

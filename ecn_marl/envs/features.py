@@ -15,16 +15,22 @@ and of this project:
                    the share of bytes of small flows
 
 The history k is 3 in ACC. PET and HAECN do not give theirs: 3.
+
+`NAME~US` is the exponential moving average of a feature, or of each of a set, with a time constant
+in µs: `flows,flows_begun~500`. It is memory of a fixed form. An average starts at the value of an
+idle port; what is new enters with the share 1 − exp(−Δ / US), Δ the time between observations.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from ecn_marl._checks import Whole, check
@@ -66,6 +72,9 @@ __all__ = [
 
 HISTORY = 3
 """Default number of intervals in an observation."""
+
+AVERAGE = "~"
+"""Between the name of a feature and the time constant of its moving average."""
 
 MOST_HISTORY = 10_000
 """Largest number of intervals in an observation."""
@@ -136,12 +145,26 @@ class FeatureSet:
     @property
     def normalised(self) -> bool:
         """Whether all columns lie in [0, 1]: those of `FEATURES` do, a user's own may not."""
-        return all(FEATURES.get(name) == feature for name, feature in self.columns)
+        own = ((n.partition(AVERAGE)[0], replace(f, over_us=None)) for n, f in self.columns)
+        return all(FEATURES.get(name) == feature for name, feature in own)
+
+    def share(self, time_us: float, copies: int = 1) -> np.ndarray | None:
+        """Share of the newest value in what agents see of each column; None if it is 1 in all.
+
+        Args:
+            time_us: time between observations, µs.
+            copies: how often the columns stand side by side.
+        """
+        if all(feature.over_us is None for _, feature in self.columns):
+            return None
+        constants = [feature.over_us or 0.0 for _, feature in self.columns]
+        shares = [-np.expm1(-time_us / x) if x else 1.0 for x in constants]
+        return np.tile(np.asarray(shares, np.float32), copies)
 
     def compute(
         self, stats: PortStats, ecn: Ecn, scale: FeatureScale
     ) -> Float[Array, "ports width"]:
-        """The features of one interval."""
+        """The features of one interval, those of averages not averaged."""
         return jnp.stack([f.compute(stats, ecn, scale) for _, f in self.columns], axis=-1)
 
 
@@ -150,13 +173,13 @@ def feature_set(features: FeatureSet | Columns, history: int | None = None) -> F
 
     Args:
         features: names of `COLUMNS`, sets or features, with commas between them, such as `"acc"` or
-            `"acc,flows_begun"`; a tuple of such names, or of pairs `(name, Feature)` for custom
-            features; or a `FeatureSet`.
+            `"acc,flows_begun"`, with `~US` behind them for moving averages; a tuple of such names,
+            or of pairs `(name, Feature)` for custom features; or a `FeatureSet`.
         history: number of intervals in an observation; else that of the set, 3.
 
     Raises:
         ValueError: a name is unknown (the message has the nearest ones), a feature is there twice
-            or none is, or the history is below 1.
+            or none is, the history is below 1, or a time constant is no number above 0.
     """
     if isinstance(features, FeatureSet):
         return features if history is None else replace(features, history=history)
@@ -168,11 +191,26 @@ def feature_set(features: FeatureSet | Columns, history: int | None = None) -> F
         if isinstance(item, str):
             name = item.strip()
             words.append(name)
-            columns += COLUMNS[name]
+            columns += _named(name)
         else:
             columns.append(_custom_feature(item))
             words.append(item[0])
     return FeatureSet(",".join(words), tuple(columns), HISTORY if history is None else history)
+
+
+def _named(text: str) -> tuple[tuple[str, Feature], ...]:
+    """The columns of a name, or their averages if it ends in `~US`."""
+    name, mark, over = text.partition(AVERAGE)
+    columns = COLUMNS[name]
+    if not mark:
+        return columns
+    try:
+        over_us = float(over)
+    except ValueError:
+        over_us = math.nan
+    if not 0.0 < over_us < math.inf:
+        raise bad_value("features", text, f"{name}{AVERAGE}US, the time constant a number > 0")
+    return tuple((f"{n}{AVERAGE}{over}", replace(f, over_us=over_us)) for n, f in columns)
 
 
 def _custom_feature(item: object) -> tuple[str, Feature]:
@@ -267,9 +305,20 @@ def fill(features: Float[Array, "ports w"], history: int) -> Float[Array, "ports
 
 
 def push(
-    history: Float[Array, "ports k w"], newest: Float[Array, "ports w"]
+    history: Float[Array, "ports k w"],
+    newest: Float[Array, "ports w"],
+    share: np.ndarray | None = None,
 ) -> Float[Array, "ports k w"]:
-    """Drop the oldest interval and append the newest."""
+    """Drop the oldest interval and append the newest.
+
+    Args:
+        history: the last intervals.
+        newest: features of the newest.
+        share: what `FeatureSet.share` returns: the newest interval's share in averages.
+    """
+    if share is not None:
+        last = history[:, -1]
+        newest = jnp.where(share < 1.0, last + share * (newest - last), newest)
     return jnp.concatenate((history[:, 1:], newest[:, None, :]), axis=1)
 
 

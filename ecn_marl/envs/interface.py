@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import jax
+import numpy as np
 from jaxtyping import Array, PyTree
 
 from ecn_marl.envs.actions import ActionCodec, EcnSetting
@@ -102,6 +103,10 @@ class PortEnvironment(MeasuredEnvironment, Protocol):
         @property
         def feature(self) -> FeatureSet:
             """What an agent sees."""
+
+        @property
+        def feature_share(self) -> np.ndarray | None:
+            """Share of a new observation in what agents see of each column, `[width]` or None."""
 
         @property
         def action(self) -> ActionCodec:

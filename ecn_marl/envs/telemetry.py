@@ -302,6 +302,7 @@ def see(
     interval_us: float,
     history: Float[Array, "agents k width"],
     features: Float[Array, "agents width"],
+    share: np.ndarray | None = None,
 ) -> tuple[Float[Array, "agents k width"], TelemetryState | None]:
     """The history that agents see after an interval.
 
@@ -312,10 +313,11 @@ def see(
         interval_us: length of an interval, µs.
         history: the last observations that agents saw.
         features: features of this interval.
+        share: the newest observation's share in averages, see `features.push`.
     """
     n, delay = telemetry.every(interval_us), telemetry.observation_delay
     if n == 1 and not delay:
-        return push(history, features), state
+        return push(history, features, share), state
     if delay:
         assert state is not None
         waiting = jnp.concatenate((state.features, features[None]))
@@ -323,4 +325,4 @@ def see(
     made_at = steps - delay
     # An observation is complete after every n-th interval, and arrives `delay` intervals later.
     arrives = (made_at >= 0) & ((made_at + 1) % n == 0)
-    return jnp.where(arrives, push(history, features), history), state
+    return jnp.where(arrives, push(history, features, share), history), state

@@ -264,6 +264,45 @@ def test_history_drops_the_oldest_and_flattens_oldest_first():
     np.testing.assert_array_equal(push(fill(first, 1), first + 5)[:, 0], first + 5)
 
 
+def test_averages_of_an_episode_are_those_of_its_values():
+    env = ecn_marl.make(
+        "websearch-star-v0", features="queue,tx_rate,queue~250,tx_rate~1000", history=2
+    )
+    params, step = env.default_params, jax.jit(env.step)
+    obs, state = jax.jit(env.reset)(jax.random.key(3), params)
+    rows = [obs]
+    action = jnp.zeros((env.num_agents, 3), jnp.int32)
+    for i in range(12):
+        obs, state, *_ = step(jax.random.key(i), state, action, params)
+        rows.append(obs)
+    seen = np.asarray(rows).reshape(len(rows), env.num_agents, 2, 4)
+    values, averages = seen[:, :, 1, :2], seen[:, :, 1, 2:]
+    assert (values[1:].std(0) > 0).any(0).all()
+    constants = np.array([250.0, 1000.0])
+    expected = values[0].astype(np.float64)
+    np.testing.assert_allclose(averages[0], expected, atol=1e-7)
+    for t in range(1, len(rows)):
+        kept = np.exp(-env.interval_us / constants)
+        expected = kept * expected + (1.0 - kept) * values[t]
+        np.testing.assert_allclose(averages[t], expected, atol=2e-6)
+    np.testing.assert_array_equal(seen[1:, :, 0], seen[:-1, :, 1])
+
+
+def test_averages_by_name():
+    features = feature_set("queue,acc~500", history=1)
+    assert features.names == ("queue", *(f"{name}~500" for name in FEATURE_SETS["acc"]))
+    assert features.normalised and features.obs_dim == 7
+    own = 1.0 - np.exp(-0.2)
+    np.testing.assert_allclose(features.share(100.0), [1.0, *[own] * 6], rtol=1e-6)
+    np.testing.assert_allclose(features.share(100.0, 2), np.tile([1.0, *[own] * 6], 2), rtol=1e-6)
+    assert feature_set("acc").share(100.0) is None
+    for wrong in ("queue~", "queue~0", "queue~-3", "queue~many", "queue~nan"):
+        with pytest.raises(ValueError, match=rf"'{wrong}' .* expected queue~US, .* a number > 0"):
+            feature_set(wrong)
+    with pytest.raises(ValueError, match="queu"):
+        feature_set("queu~500")
+
+
 def test_lookup_and_history():
     assert feature_set("acc") == feature_set("acc")
     assert (feature_set("acc").history, feature_set("acc").name) == (3, "acc")

@@ -88,7 +88,7 @@ class StatefulPolicy:
         prefix = "class_" if env.per_queue else ""
         ecn = Ecn(*(info[prefix + name] for name in THRESHOLDS))
         ports = env.features(stats, ecn, self.params.scale)
-        history = push(memory.history, env.grouping.mean(ports))
+        history = push(memory.history, env.grouping.mean(ports), env.feature_share)
         agents = env.grouping.info(info)
         return self._next(self.algorithm.watch(memory.policy, agents["reward"], agents), history)
 
