@@ -32,6 +32,7 @@ With the features `pet` and the reward `pet` this is PET; the features `pet-no-i
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -76,10 +77,10 @@ class IPPOConfig(PPOConfig):
 class IPPO(PPOTrainer):
     """The algorithm for one environment and configuration; its actor is that of `PPOTrainer`."""
 
-    config_class = IPPOConfig
+    config_class: ClassVar[type[PPOConfig]] = IPPOConfig
 
     def __init__(
-        self, env: Environment, config: IPPOConfig, start: tuple[PyTree, PyTree] | None = None
+        self, env: Environment, config: PPOConfig, start: tuple[PyTree, PyTree] | None = None
     ) -> None:
         """Set up networks and optimisers.
 

@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from ecn_marl.baselines.evaluation.merit import (
     MERITS,
     evaluations_every,
     greedy_controller,
+    mean_merits,
     merit_function,
 )
 from ecn_marl.baselines.exporting.export import export_policy
@@ -186,7 +188,8 @@ def train_run(
     check_value("eval_episodes", eval_episodes, Whole(low=1))
     if best_by not in MERITS:
         raise unknown_name("best_by", best_by, MERITS)
-    needed = config.envs * seeds * env.sim.state_bytes
+    scenes = [env, *(make(name, **(options or {})) for name in getattr(config, "also", ()))]
+    needed = config.envs * seeds * sum(one.sim.state_bytes for one in scenes)
     check_memory("envs, seeds", (config.envs, seeds), needed, f"so many states of {env.name}")
     updates = -(-steps // config.steps_per_update)
     if eval_every is None:
@@ -299,16 +302,22 @@ def _train(folder: Path, config: dict[str, Any], session: Session, resume: bool)
     if (session.devices or 1) > 1 or jax.process_count() > 1:
         mesh = env_mesh(session.devices)
     if config.get("eval_every", 0):
-        merit = merit_function(
-            trainer,
-            env,
-            params,
-            episodes=config["eval_episodes"],
-            seed=config["seed"],
-            seeds=config["seeds"],
-            by=config.get("best_by", "reward"),
-            allow_flagged=config.get("allow_flagged", False),
-        )
+        by = config.get("best_by", "reward")
+        others = (make(name, **config["options"]) for name in config["settings"].get("also", ()))
+        each = [
+            merit_function(
+                trainer,
+                own,
+                own.default_params,
+                episodes=config["eval_episodes"],
+                seed=config["seed"],
+                seeds=config["seeds"],
+                by=by,
+                allow_flagged=config.get("allow_flagged", False),
+            )
+            for own in (env, *others)
+        ]
+        merit = each[0] if len(each) == 1 else partial(mean_merits, each, by)
     logs: list[Log] = []
     if session.wandb is not None and jax.process_index() == 0:
         logs.append(WeightsAndBiases(folder, session.wandb, config))
@@ -331,11 +340,16 @@ def _train(folder: Path, config: dict[str, Any], session: Session, resume: bool)
 def trainer_of(config: dict[str, Any], start: tuple[PyTree, PyTree] | None = None) -> Trainer:
     """The algorithm of a run, from its configuration; `start`: networks it starts from."""
     settings = algorithm_config(config["algorithm"], **config["settings"])
-    env: PortEnvironment = make(config["scenario"], **config["options"])
-    if config.get("randomise"):
-        env = Randomised(env, ranges_of(config["randomise"]))
-    optional = {} if start is None else {"start": start}
-    return ALGORITHMS[config["algorithm"]](env, settings, **optional)
+
+    def trained_in(scenario: str) -> PortEnvironment:
+        env: PortEnvironment = make(scenario, **config["options"])
+        drawn = config.get("randomise")
+        return Randomised(env, ranges_of(drawn)) if drawn else env
+
+    optional: dict[str, Any] = {} if start is None else {"start": start}
+    if also := getattr(settings, "also", ()):
+        optional["others"] = [trained_in(name) for name in also]
+    return ALGORITHMS[config["algorithm"]](trained_in(config["scenario"]), settings, **optional)
 
 
 def shared_networks(run: str | Path, env: EcnEnv) -> tuple[PyTree, PyTree]:

@@ -142,12 +142,14 @@ def draw_learning_curve(folder: Path, show: Show | None = None) -> None:
     window = math.lcm(horizon, rollout) // rollout
     if window > len(rows) // 3:
         window = -(-horizon // rollout)
+    also = config["settings"].get("also", ())  # merits are then means over several scenarios
+    places = f"{config['scenario']} and {len(also)} others" if also else config["scenario"]
     seeds = f", {config['seeds']} seeds" if config["seeds"] > 1 else ""
     episodes = f", {config['eval_episodes']} tuning episodes" if evaluated else ""
     content = learning_curve(
         rows,
-        f"{config['algorithm'].upper()} on {config['scenario']}{seeds}{episodes}",
-        references(folder, show) if evaluated else {},
+        f"{config['algorithm'].upper()} on {places}{seeds}{episodes}",
+        references(folder, show) if evaluated and not also else {},
         window,
         config.get("best_by", "reward"),
     )

@@ -9,7 +9,7 @@ their own part of the tuning stream (`streams`), as the best checkpoint is chose
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -230,3 +230,17 @@ def merit_function(
         return episode_merits(by, reward, metrics, allow_flagged)
 
     return merit
+
+
+def mean_merits(each: Sequence[Merit], by: str, state: PyTree) -> Merits:
+    """Merits of states in several scenarios together: each counts alike.
+
+    Args:
+        each: measures the merit in one scenario.
+        by: `reward` for means, `objective` for geometric means of J.
+        state: training state.
+    """
+    found = [merit(state) for merit in each]
+    value = np.stack([x.value for x in found])
+    mean = value.mean(0) if by == "reward" else -np.exp(np.log(-value).mean(0))
+    return Merits(mean, refused="; ".join(dict.fromkeys(x.refused for x in found if x.refused)))

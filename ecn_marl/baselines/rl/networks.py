@@ -138,6 +138,12 @@ def standardise(
     return {**params, "params": {**inner, **constants}}
 
 
+def moments(params: PyTree) -> tuple[Float[Array, " features"], Float[Array, " features"]]:
+    """The moments that `standardise` has put into a network, deviations at least its smallest."""
+    inner = params["params"]
+    return inner["centre"], 1.0 / inner["gain"]
+
+
 def apply_network(
     net: nn.Module, params: PyTree, x: Float[Array, "*batch agents features"], shared: bool
 ) -> Float[Array, "*batch agents outputs"]:

@@ -10,6 +10,7 @@ rates.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -118,7 +119,7 @@ def improve(
         networks: parameters of each network.
         optimisers: their optimisers' states.
         rules: loss and optimiser of each network.
-        batch: a named tuple with `target`; leaves `[time, envs, ...]`.
+        batch: data; leaves `[time, envs, ...]`.
         key: PRNG key of the shuffles.
         epochs: passes.
         minibatches: gradient steps per pass, for each network.
@@ -126,7 +127,7 @@ def improve(
     Returns:
         Networks and optimiser states after, and means of the metrics.
     """
-    total = batch.target.shape[0] * batch.target.shape[1]
+    total = math.prod(jax.tree.leaves(batch)[0].shape[:2])
     flat = jax.tree.map(lambda x: x.reshape(total, *x.shape[2:]), batch)
 
     def gradient_step(carry: PyTree, rows: Array) -> tuple[PyTree, dict[str, Array]]:
@@ -153,7 +154,7 @@ def improve(
 def improve_both(
     state: PyTree,
     rules: tuple[Rule, Rule],
-    batch: Batch,
+    batch: Any,
     key: jax.Array,
     epochs: int,
     minibatches: int,
@@ -163,7 +164,7 @@ def improve_both(
     Args:
         state: has `actor`, `critic`, `actor_opt`, `critic_opt` and `updates`.
         rules: those of the actor and of the critic.
-        batch: leaves `[time, envs, A, ...]`.
+        batch: data; leaves `[time, envs, ...]`.
         key: PRNG key of the shuffles.
         epochs: passes.
         minibatches: gradient steps per pass.

@@ -195,7 +195,7 @@ class TrainState:
     key: Leaf
     updates: Leaf
     norm: ValueNorm
-    kept: Kept | None
+    kept: PyTree
     weights: Leaf
 
 
@@ -402,17 +402,9 @@ class PPOTrainer(Trainer):
         state = replace(state, key=key)
         if c.follow_j:
             params = class_weights.in_force(params, state.weights)
-        state, rollout, metrics = self.roll_out(state, roll_key, params)
-        output = self.value(state.critic, rollout.obs)
-        value = state.norm.restore(output)
-        next_value = state.norm.restore(self.value(state.critic, rollout.final_obs))
-        advantage, target = self.advantages(rollout, value, next_value)
-        norm = state.norm.updated(target, c.value_norm_decay) if c.value_norm else state.norm
-        normalised = norm.normalise(target)
-        taken = (rollout.obs, rollout.action, rollout.log_prob)
-        batch = Batch(*taken, advantage, normalised, output, rollout.drawn)
-        state, losses = self.learn(replace(state, norm=norm), batch, learn_key)
-        metrics |= losses | {"explained_variance": explained_variance(target, value)}
+        state, batch, metrics = self.experience(state, roll_key, params)
+        state, losses = self.learn(state, batch, learn_key)
+        metrics |= losses
         if c.follow_j:
             weights = class_weights.followed(
                 self.env.episode_metrics, state.env.env, params, state.weights
@@ -420,6 +412,32 @@ class PPOTrainer(Trainer):
             state = replace(state, weights=weights)
             metrics |= dict(zip(class_weights.NAMES, weights, strict=True))
         return state, metrics
+
+    def experience(
+        self, state: TrainState, key: jax.Array, params: PyTree
+    ) -> tuple[TrainState, Batch, dict[str, Array]]:
+        """Roll out, and estimate advantages and returns.
+
+        Args:
+            state: training state; its environments and `norm` move on.
+            key: PRNG key.
+            params: parameters of the environment.
+
+        Returns:
+            State after, what there is to learn from, and means of the rollout.
+        """
+        state, rollout, metrics = self.roll_out(state, key, params)
+        output = self.value(state.critic, rollout.obs)
+        value = state.norm.restore(output)
+        next_value = state.norm.restore(self.value(state.critic, rollout.final_obs))
+        advantage, target = self.advantages(rollout, value, next_value)
+        norm = state.norm
+        if self.config.value_norm:
+            norm = norm.updated(target, self.config.value_norm_decay)
+        taken = (rollout.obs, rollout.action, rollout.log_prob)
+        batch = Batch(*taken, advantage, norm.normalise(target), output, rollout.drawn)
+        metrics |= {"explained_variance": explained_variance(target, value)}
+        return replace(state, norm=norm), batch, metrics
 
     def act(
         self,
