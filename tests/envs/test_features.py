@@ -301,6 +301,11 @@ def test_averages_by_name():
             feature_set(wrong)
     with pytest.raises(ValueError, match="queu"):
         feature_set("queu~500")
+    with pytest.raises(ValueError, match=r"flows-memory~50.*without averages"):
+        feature_set("flows-memory~50")
+    columns = dict(feature_set("flows-memory").columns)
+    assert columns["queue~5000"].over_us == 5000.0 and columns["queue"].over_us is None
+    assert list(columns)[:10] == list(FEATURE_SETS["flows"])
 
 
 def test_lookup_and_history():
