@@ -1,4 +1,4 @@
-"""Commands that measure a scenario: headroom, spread, reward-reference."""
+"""Commands that measure a scenario: headroom, spread, audit, reward-reference."""
 
 from __future__ import annotations
 
@@ -117,6 +117,79 @@ def spread(
         typer.echo(json_text(result))
     else:
         show_tables([spread_table(result)])
+
+
+@app.command(
+    epilog=examples_text(
+        "ecn-marl audit pretrained:restore-serve-ippo",
+        "ecn-marl audit runs/memory --reactive runs/reactive --plot audit.png",
+    )
+)
+def audit(
+    policy: Annotated[
+        str,
+        typer.Argument(
+            metavar="POLICY", help="A policy that chooses among settings: RUN, pretrained:NAME."
+        ),
+    ],
+    scenario: Annotated[
+        str | None, typer.Option(help="Name of a scenario.", show_default="the run's")
+    ] = None,
+    reactive: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="A run without memory, to compare J with, seed by seed.",
+            show_default="none",
+        ),
+    ] = None,
+    episodes: Annotated[
+        int, typer.Option(help="Number of episodes that are recorded.", min=1)
+    ] = 16,
+    ports: Annotated[
+        int, typer.Option(help="Number of ports: those whose actions differ most.", min=2)
+    ] = 4,
+    history: Annotated[int, typer.Option(help="Earlier intervals that count.", min=1)] = 3,
+    seed: Seed = 0,
+    load: Load = None,
+    max_steps: MaxSteps = None,
+    env: Env = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Picture to write, a PNG.", show_default="none")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure whether the actions of a policy depend on the past, and on other ports.
+
+    The diagnostics of "Probing Dec-POMDP Reasoning in Cooperative MARL", AAMAS 2026 (an extra: pip
+    install 'ecn-marl[audit]'), beside their values for shuffled actions.
+    """
+    from ecn_marl._files import Output, check_output, json_text, write_all
+    from ecn_marl.experiments import audit as au
+    from ecn_marl.experiments.jobs import not_none, parse_fields
+    from ecn_marl.render.audit_table import audit_plot, audit_table
+
+    if plot is not None:
+        check_output("--plot", plot)
+    options = not_none(load=load, max_steps=max_steps) | parse_fields(env or [])
+    with progress("audit", "episodes", episodes) as show:
+        result = au.audit(
+            policy,
+            scenario,
+            reactive=reactive,
+            episodes=episodes,
+            seed=seed,
+            ports=ports,
+            history=history,
+            show=show,
+            **options,
+        )
+    if plot is not None:
+        write_all({plot: Output("wb", partial(write_bytes, audit_plot(result)))})
+    if as_json:
+        typer.echo(json_text(result))
+    else:
+        show_tables([audit_table(result)])
 
 
 @app.command(

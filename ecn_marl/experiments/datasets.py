@@ -342,8 +342,12 @@ class Dataset:
         """The table `steps`."""
         return self.tables.frame("steps")
 
-    def arrays(self, policy: str | None = None) -> dict[str, np.ndarray]:
+    def arrays(self, policy: str | None = None, seed: int | None = None) -> dict[str, np.ndarray]:
         """All episodes, or those of one policy; those whose chunks are missing are left out.
+
+        Args:
+            policy: name of a policy; None for all.
+            seed: number of a run's seed; None for all.
 
         Returns:
             `obs` `[E, T + 1, A, O]` float32, the last one after the last interval; `action`
@@ -358,6 +362,8 @@ class Dataset:
         steps, ends = self._frames
         if policy is not None:
             steps, ends = (x[x["policy"] == policy] for x in (steps, ends))
+        if seed is not None:
+            steps, ends = (x[x["seed"] == seed] for x in (steps, ends))
         agents, intervals = len(self.facts["agents"]), int(self.facts["intervals"])
         shape = (-1, intervals, agents)
 
