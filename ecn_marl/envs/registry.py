@@ -159,8 +159,9 @@ def make(
         flows: file with a recorded flow list, whose windows are the traffic; see `envs.recorded`.
         priority: preference of the reward: `latency`, `throughput`, or the weight of utilisation in
             [0, 1]; see `scenario.PRIORITIES`.
-        credit: who earns the reward `slowdown`: `team` (every port the whole, the default) or
-            `path` (each port its share); see `envs.rewards`.
+        credit: who earns the reward `slowdown`: `team` (every port the whole, the default),
+            `path` (each port its share) or `flows` (each port all of the flows that cross it); see
+            `envs.rewards`.
         telemetry: limits of observations and actions, a `Telemetry` or a dict of its fields.
         decision_delay_us: the field of this name of `telemetry`, µs: the time that a decision
             takes. `baselines.evaluation.cost.decision_delay_us` measures it on this machine.
@@ -222,7 +223,7 @@ def make(
         codec = PerQueue(codec, len(spec.classes))
     env: EcnEnv = (env_class if spec.phases else EcnEnv)(
         name=scenario if isinstance(scenario, str) else "custom",
-        sim=_on(backend, _simulator(spec, counted, reward_rule.accrues)),
+        sim=_on(backend, _simulator(spec, counted, reward_rule)),
         feature=columns,
         action=codec,
         reward=reward_rule,
@@ -403,7 +404,7 @@ def _options_for(actions: str | ActionCodec, options: Mapping[str, object]) -> d
     return {k: v for k, v in options.items() if k in codec_options}
 
 
-def _simulator(spec: Scenario, counts: tuple[str, ...], accrue: bool) -> Simulator:
+def _simulator(spec: Scenario, counts: tuple[str, ...], reward: Reward) -> Simulator:
     dt_us = float(spec.dt_us)
     steps = spec.interval_us / dt_us
     if abs(steps - round(steps)) > 1e-6 or round(steps) < 1:
@@ -423,7 +424,8 @@ def _simulator(spec: Scenario, counts: tuple[str, ...], accrue: bool) -> Simulat
         load_balancing=spec.load_balancing,
         flowlet_gap_us=spec.flowlet_gap_us,
         ack_priority=spec.ack_priority,
-        accrue=accrue,
+        accrue=reward.accrues,
+        accrue_whole=reward.whole,
         counts=counts,
         buffer_mib=spec.buffer_mib,
         memory_us=spec.memory_us,

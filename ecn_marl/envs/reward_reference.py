@@ -140,6 +140,8 @@ def find_reference(
     Raises:
         ValueError: no such file, or nothing in it was measured for these episodes and this reward.
     """
+    if reward.whole:
+        raise bad_value("reward_reference", reference, "none with credit='flows': not measured")
     policy, _, own_file = reference.partition("@")
     file = Path(own_file) if own_file else SHIPPED / f"{scenario}.json"
     entries = _entries(reference, file) if own_file or file.is_file() else []

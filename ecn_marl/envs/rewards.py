@@ -8,7 +8,8 @@ A flow accrues slowdown at the rate 1 / ideal FCT for as long as it is in the sy
 episode's rewards add up to minus the weighted sum of the slowdowns of its flows, those that are not
 finished at their age. With the credit `team` every port earns the whole; with `path` a flow's part
 is shared by the ports on its way, in proportion to where a packet of it spends its time, and the
-ports' rewards add up to the whole.
+ports' rewards add up to the whole. A port can lower its share by a shorter queue, though the flow
+is no faster. With `flows` every port earns all of the flows that cross it, whatever its share is.
 
     slowdown-shaped    the same, plus w times the share of its bytes that each flow delivered
 
@@ -271,12 +272,14 @@ class Reward:
         rule: the pure function that computes it.
         accrues: whether it reads `PortStats.accrued` and `progress`.
         team: whether every port earns the sum over all ports instead of its own part.
+        whole: whether a port earns all of the flows that cross it instead of its share.
     """
 
     name: str
     rule: RewardRule
     accrues: bool = False
     team: bool = False
+    whole: bool = False
 
     def __call__(
         self,
@@ -335,8 +338,12 @@ REWARDS: Registry[Reward] = Registry(
 )
 """The rewards known by name."""
 
-CREDITS = {"team": True, "path": False}
-"""Credits of rewards in completion times: whether every port earns the sum over all ports."""
+CREDITS = {
+    "team": (True, False),
+    "path": (False, False),
+    "flows": (False, True),
+}
+"""Credits of rewards in completion times: `team` and `whole` of `Reward`."""
 
 
 def register_reward(name: str, reward: Reward | RewardRule, replace: bool = False) -> None:
@@ -383,7 +390,8 @@ def reward_function(name: str | Reward, credit: str | None = None) -> Reward:
     if not isinstance(name, str) or not reward.accrues:
         shared = [reward_name for reward_name in REWARDS if REWARDS[reward_name].accrues]
         raise bad_value("credit", credit, f"none: only {' and '.join(shared)} are shared out")
-    return replace(reward, team=CREDITS[credit])
+    team, whole = CREDITS[credit]
+    return replace(reward, team=team, whole=whole)
 
 
 def check_reward(reward: Reward, cfg: SimConfig) -> None:

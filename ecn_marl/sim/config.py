@@ -80,6 +80,8 @@ class SimConfig:
         flowlet_gap_us: pause between two packets of a flow after which it is a new flowlet, µs.
         ack_priority: ACKs and CNPs ride in a class of their own instead of the data queues.
         accrue: whether `PortStats.accrued` and `progress` are kept (else they are None).
+        accrue_whole: whether every port on a flow's way accounts for the whole of it there, and not
+            for a share.
         counts: which of `state.COUNTS` the ports count, in any order; the others are None in
             `PortStats`, and cost nothing.
         buffer_mib: default shared buffer of each switch, MiB.
@@ -112,6 +114,7 @@ class SimConfig:
     flowlet_gap_us: Annotated[float, Real(above=0.0, unit="µs")] = 50.0
     ack_priority: Annotated[bool, Flag()] = False
     accrue: Annotated[bool, Flag()] = False
+    accrue_whole: Annotated[bool, Flag()] = False
     counts: tuple[str, ...] = ()
     buffer_mib: Annotated[float, Real(above=0.0, high=1e9, unit="MiB")] = 32.0
     pfc_alpha: Annotated[float | None, Real(above=0.0, high=1.0, none=True)] = None

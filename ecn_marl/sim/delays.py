@@ -95,7 +95,7 @@ def accrued(
     Every flow accrues its `residence` over its ideal FCT. The ports on its way account for it in
     proportion to the time a packet takes at each now, (queue + packet) / rate: its wait there and
     its transmission. The shares of a flow add up to one, so the ports add up to its total. Its
-    `progress` is shared likewise.
+    `progress` is shared likewise. With `accrue_whole` each port accounts for all of both.
 
     Args:
         cfg: shapes and clocks.
@@ -105,8 +105,8 @@ def accrued(
         after: the same slots after `lifecycle.finish`.
 
     Returns:
-        Slowdown and progress, `[P, 3]` each; their sums over ports are those of all flows of a
-        class.
+        Slowdown and progress, `[P, 3]` each; if they are shared, their sums over ports are those
+        of all flows of a class.
     """
     bounds, classes = cfg.queue_bounds, cfg.n_classes
     pace = jnp.repeat(net.port_rate, classes) if queues.pace is None else queues.pace
@@ -122,6 +122,9 @@ def accrued(
     if parts is not None:
         hop_time = hop_time * jnp.tile(parts, (len(bounds) - 1, 1))
     share = hop_time / jnp.maximum(hop_time.sum(0), 1e-9)
+    if cfg.accrue_whole:
+        ones = jnp.ones_like(hop_time)
+        share = ones if parts is None else ones * jnp.tile(parts, (len(bounds) - 1, 1))
     cost = residence(cfg, queues.step, before, after) / jnp.maximum(before.ideal, 1e-6)
     kind = size_class(before.payload)
 

@@ -58,6 +58,29 @@ def test_only_ports_on_the_way_account_for_a_flow():
     assert accrued[into, 1].sum() > accrued[others, 1].sum(), "most of the wait is at the receiver"
 
 
+def test_with_whole_credit_a_port_accounts_for_all_of_its_flows():
+    """Every flow's slowdown at every port that it crosses, and all of its progress."""
+    sim, params = replace(SPINE, accrue_whole=True), params_of(ROWS)
+    n = sim.topology.n_ports
+    ecn = Ecn(jnp.full((n,), 5e3), jnp.full((n,), 2e5), jnp.full((n,), 0.01))
+    state, stats = program(sim)(start(sim)(jax.random.key(1), params), params, ecn)
+    plan, net = params.traffic[0], jax.tree.map(jnp.asarray, params.net)
+    source = Schedule(1.0, netcases.ROWS)
+    offer = source.offer(source.init(jax.random.key(0), plan, net.nic_rate), plan, net.nic_rate)
+    paths = find_paths(net, offer, hash_bits(state.seed, jnp.arange(netcases.ROWS), 17))
+    slowdown, flows = np.zeros((3, n + 1)), np.zeros((3, n + 1))
+    for row, (_, _, size, _) in enumerate(ROWS):
+        way = np.unique(np.asarray(paths.forward[row]))
+        kind = np.searchsorted(SIZE_CLASSES, size)
+        slowdown[kind, way] += np.asarray(state.fct_log)[row] / np.asarray(paths.ideal)[row]
+        flows[kind, way] += 1
+    accrued, progress = (
+        np.asarray(x, np.float64).sum(0).T for x in (stats.accrued, stats.progress)
+    )
+    np.testing.assert_allclose(accrued, slowdown[:, :n], rtol=1e-4)
+    np.testing.assert_allclose(progress, flows[:, :n], rtol=1e-4)
+
+
 def test_the_window_decides_what_is_measured():
     rows = [(1, 0, 20_000, 10.0), (3, 0, 9_000_000, 400.0), (2, 0, 50_000, 405.0), (4, 5, 1, 900.0)]
     sim, params = SPINE, params_of(rows)
