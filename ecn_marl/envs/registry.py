@@ -344,7 +344,10 @@ def _reference(
     return find_reference(reference, scenario, spec, telemetry, reward, options)
 
 
-OPTIONS = ("history", "load", "delay_us", "link_gbps", "uplink_gbps", "agents", "per_queue")
+OPTIONS = (
+    *("history", "load", "delay_us", "link_gbps", "uplink_gbps"),
+    *("agents", "per_queue", "credit"),
+)
 """Options of `make` that are no fields of a scenario and can be given as numbers or words."""
 
 VIEW = ("features", "actions", "history", "action_options", "interval_us", "agents", "per_queue")
