@@ -198,7 +198,7 @@ def new_job(
     scenario = job_fields.get("scenario", DEFAULT_SCENARIO)
     in_benchmark = algorithm in learners() and lookup(scenario).benchmark
     base_recipe = recipe(scenario, algorithm) if in_benchmark else Recipe(algorithm)
-    steps = steps_of(scenario) if in_benchmark else DEFAULT_STEPS
+    steps = steps_of(scenario, algorithm) if in_benchmark else DEFAULT_STEPS
     # Credit and options of the recipe belong to its reward, not to the one that the user names.
     replaced = ("credit", "reward_options") if "reward" in view else ()
     recipe_options = {name: x for name, x in base_recipe.options.items() if name not in replaced}

@@ -204,6 +204,14 @@ winners' J was 6.06 (`ippo`; the start had 6.19), 5.48 (`mappo`; 6.61), 7.12 (`d
 settings are used in every scenario; nothing was tuned in another one."""
 
 
+_IPPO = {
+    **{"actor_lr": 0.00074, "critic_lr": 0.0013, "gamma": 0.9975, "gae_lambda": 0.9},
+    **{"entropy": 0.00019, "rollout": 64, "epochs": 8, "minibatches": 4},
+    "hidden": (128, 128),
+}
+"""What the search found for `ippo`; the generalist has it, too."""
+
+
 def with_settings(base: Recipe, settings: Mapping[str, object], tuning: Tuning | None) -> Recipe:
     """A recipe with some settings changed, and the budget of the search for them."""
     return replace(base, settings={**base.settings, **settings}, tuning=tuning)
@@ -212,11 +220,7 @@ def with_settings(base: Recipe, settings: Mapping[str, object], tuning: Tuning |
 LEARNERS: dict[str, Recipe] = {
     "ippo": with_settings(
         Recipe("ippo", _OWN, _PPO, anneal=True),
-        {
-            **{"actor_lr": 0.00074, "critic_lr": 0.0013, "gamma": 0.9975, "gae_lambda": 0.9},
-            **{"entropy": 0.00019, "rollout": 64, "epochs": 8, "minibatches": 4},
-            "hidden": (128, 128),
-        },
+        _IPPO,
         TUNED,
     ),
     "mappo": with_settings(
@@ -242,6 +246,7 @@ LEARNERS: dict[str, Recipe] = {
         {},
         TUNED,
     ),
+    "generalist": with_settings(Recipe("generalist", _OWN, _PPO, anneal=True), _IPPO, None),
     "pqn": Recipe("pqn", _OWN, _PQN, anneal=True),
     "vdn": Recipe("pqn", _OWN, {**_PQN, "team": True}, anneal=True),
     "pet": Recipe("ippo", {"features": "pet", "reward": "pet", **_LADDER}),
@@ -259,15 +264,20 @@ of 0.05.
 PAPERS = ("pet", "ddqn", "c-acc", "haecn")
 """Learners as published: they are not tuned, and `RECIPES` must not change them."""
 
-UNTUNED = ("pqn", "vdn")
+GENERALIST = "generalist"
+"""The learner that is trained in all scenarios of the benchmark at once."""
+
+UNTUNED = ("pqn", "vdn", GENERALIST)
 """Learners of the benchmark's reward whose settings no search has found yet."""
 
 RECIPES: dict[str, dict[str, Recipe]] = {}
 """Other recipes in single scenarios, by scenario and learner, as `ecn-marl tune` prints them."""
 
 
-def steps_of(scenario: str) -> int:
-    """Environment steps per seed of every learner of a scenario."""
+def steps_of(scenario: str, learner: str = "") -> int:
+    """Environment steps per seed of a learner of a scenario; the generalist's are for all five."""
+    if learner == GENERALIST:
+        return sum(STEPS.get(name, DEFAULT_STEPS) for name in {scenario, *STEPS})
     return STEPS.get(scenario, DEFAULT_STEPS)
 
 
@@ -288,7 +298,11 @@ def recipe(scenario: str, learner: str) -> Recipe:
     if learner not in LEARNERS:
         check_agents("learner", learner)
         raise unknown_name("learner", learner, learners())
-    return RECIPES.get(scenario, {}).get(learner, LEARNERS[learner])
+    found = RECIPES.get(scenario, {}).get(learner, LEARNERS[learner])
+    if learner != GENERALIST:
+        return found
+    also = tuple(name for name in STEPS if name != scenario)
+    return replace(found, settings={**found.settings, "also": also})
 
 
 def budgets(scenario: str) -> set[Tuning]:

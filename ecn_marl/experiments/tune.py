@@ -79,6 +79,7 @@ _Q: Space = {
 SPACES: dict[str, Space] = {
     "ippo": _PPO,
     "mappo": _PPO,
+    "generalist": _PPO,
     "pqn": {
         "lr": LogUniform(1e-4, 3e-3),
         "gamma": Choice((0.98, 0.99, 0.995, 0.9975)),
