@@ -110,7 +110,9 @@ def test_what_ships_agrees_with_the_results_on_sealed_episodes(scenario):
 
 @pytest.mark.parametrize("scenario", BENCH)
 def test_what_ships_serves_learners_of_the_benchmark(scenario):
-    options = LEARNERS["ippo"].options
+    options = {**LEARNERS["ippo"].options, "credit": "path"}
+    with pytest.raises(ValueError, match=r"reward_reference = .*credit='flows': not measured"):
+        ecn_marl.make(scenario, **options | {"credit": "flows"}, reward_reference="static:best")
     env = ecn_marl.make(scenario, **options, reward_reference="static:best")
     shaped = {"reward": "slowdown-shaped", "reward_reference": "static:best"}
     team = ecn_marl.make(scenario, **shaped).reward_reference
