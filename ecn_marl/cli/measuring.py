@@ -144,8 +144,11 @@ def audit(
         ),
     ] = None,
     episodes: Annotated[
-        int, typer.Option(help="Number of episodes that are recorded.", min=1)
-    ] = 16,
+        int,
+        typer.Option(
+            help="Number of episodes that are recorded; the time grows with its square.", min=1
+        ),
+    ] = 4,
     ports: Annotated[
         int, typer.Option(help="Number of ports: those whose actions differ most.", min=2)
     ] = 4,

@@ -53,7 +53,7 @@ def audit(
     scenario: str | None = None,
     *,
     reactive: str | None = None,
-    episodes: int = 16,
+    episodes: int = 4,
     seed: int = 0,
     ports: int = 4,
     history: int = 3,
@@ -71,7 +71,8 @@ def audit(
         policy: a policy that chooses among actions, such as a run or `pretrained:NAME`.
         scenario: name of a scenario; None for the run's.
         reactive: a run without memory, to compare J with, seed by seed, in tuning episodes.
-        episodes: training episodes that are recorded.
+        episodes: training episodes that are recorded. The time of the estimators grows with their
+            square.
         seed: which ones.
         ports: how many ports are looked at: those whose actions differ most.
         history: earlier intervals that count as history.
