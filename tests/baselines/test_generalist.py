@@ -87,6 +87,7 @@ def test_equal_scenarios_are_learnt_from_as_one(envs):
         np.testing.assert_allclose(mean[name], value, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_every_scenario_moves_the_policy(envs):
     """Data of one scenario without gain leave it to the other one to move the policy."""
     first, second = envs

@@ -167,6 +167,7 @@ def test_the_queue_is_not_the_threshold():
         assert 1.5 < packets_[0] / fixed_point_kb(senders, SECN1) < 2.5
 
 
+@pytest.mark.thorough
 def test_a_steep_curve_costs_throughput():
     for ecn in (STEEP, STEP):
         for senders in (2, 4):
@@ -184,6 +185,7 @@ def test_two_bottlenecks_cost_a_flow_a_quarter_of_its_share():
     assert sum(packets_) == pytest.approx(25.0, abs=0.3)
 
 
+@pytest.mark.thorough
 def test_the_round_trip_does_not_matter_to_dcqcn():
     """It reduces by a timer; a window, as DCTCP's, gives a far flow less than its part."""
     near, far = two_distances("packets", "dcqcn:hpcc-paper", SECN1)
@@ -196,6 +198,7 @@ def test_the_round_trip_does_not_matter_to_dcqcn():
     assert two_distances("fluid", "dctcp:hpcc", (30, 30, 1.0))[0] == pytest.approx(near, abs=1.2)
 
 
+@pytest.mark.thorough
 def test_who_starts_late_gets_its_part():
     """A flow of DCQCN starts at line rate, so it is not the late one that suffers."""
     fluid, packets_ = latecomer("fluid"), latecomer("packets")
@@ -227,6 +230,7 @@ def rows(name):
     return {row[0]: [float(x) for x in row[1:]] for row in cells}
 
 
+@pytest.mark.thorough
 def test_the_page_has_what_is_measured():
     """Numbers of other machines may differ by their coins."""
     queues = {}
