@@ -14,6 +14,7 @@ EXTRAS = {
     "supersuit": "supersuit",
     "torch": "torchrl",
     "torchrl": "torchrl",
+    "dec_pomdp_diagnostics": "audit",
     "wandb": "wandb",
     "ipykernel": "notebooks",
     "nbclient": "notebooks",

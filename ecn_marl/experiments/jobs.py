@@ -199,8 +199,9 @@ def new_job(
     in_benchmark = algorithm in learners() and lookup(scenario).benchmark
     base_recipe = recipe(scenario, algorithm) if in_benchmark else Recipe(algorithm)
     steps = steps_of(scenario, algorithm) if in_benchmark else DEFAULT_STEPS
-    # Credit and options of the recipe belong to its reward, not to the one that the user names.
+    # What belongs to the recipe's reward or features does not belong to those that the user names.
     replaced = ("credit", "reward_options") if "reward" in view else ()
+    replaced = (*replaced, "history") if "features" in view else replaced
     recipe_options = {name: x for name, x in base_recipe.options.items() if name not in replaced}
     options = in_view(scenario, view, {**recipe_options, **view})
     trainer_settings = base_recipe.settings_for(job_fields.get("steps", steps), values)

@@ -101,7 +101,9 @@ def test_scores_and_shares_between_the_best_static_setting_and_the_oracle():
 def test_training_in_a_benchmark_scenario_starts_from_its_recipe():
     job = jobs.new_job("ippo", {}, {"max_steps": 20}, ["envs=4"])
     assert job.scenario == jobs.DEFAULT_SCENARIO == "restore-serve-v0"
-    assert job.options["interval_us"] == 250.0 and job.options["features"] == "flows"
+    assert job.options["interval_us"] == 250.0 and job.options["features"] == "flows-memory"
+    assert job.options["history"] == 1 and job.options["credit"] == "flows"
+    assert "history" not in jobs.new_job("ippo", {}, {"features": "flows"}, []).options
     assert job.options["max_steps"] == 8, "20 intervals of 100 µs"
     assert job.settings["gamma"] == 0.9975 and job.settings["envs"] == 4
     paper = jobs.new_job("ippo", {}, {"reward": "pet"}, [])
