@@ -35,8 +35,8 @@ def train(
     algorithm: Annotated[
         str | None,
         typer.Argument(
-            help="The learner. Ports as agents: ippo, mappo, ddqn, c-acc, haecn. Flows as agents: "
-            "adpg, ppo, reinforce, aurora, dqn, apg.",
+            help="The learner. Ports as agents: ippo, mappo, generalist, pqn, ddqn, c-acc, haecn. "
+            "Flows as agents: adpg, ppo, reinforce, aurora, dqn, apg.",
             show_default="that of --config or --resume",
         ),
     ] = None,

@@ -64,7 +64,10 @@ def test_equal_scenarios_are_learnt_from_as_one(envs):
     """Twice the same data: the gradient steps are those of IPPO on it once."""
     first, second = envs
     rng, rows = np.random.default_rng(0), (4, 2, first.num_agents)
-    numbers = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
+
+    def numbers(*shape):
+        return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
     key = jax.random.key(0)
     batch = Batch(
         obs=numbers(*rows, first.obs_dim),
