@@ -149,7 +149,7 @@ def _package() -> Any:
         import dec_pomdp_diagnostics
     except ImportError as error:
         allowed = "dec-pomdp-diagnostics to be installed: pip install 'ecn-marl[audit]'"
-        raise bad_value("audit", "a policy", allowed) from error
+        raise bad_value("extra", "audit", allowed) from error
     return dec_pomdp_diagnostics
 
 

@@ -143,7 +143,7 @@ def draw_learning_curve(folder: Path, show: Show | None = None) -> None:
     if window > len(rows) // 3:
         window = -(-horizon // rollout)
     also = config["settings"].get("also", ())  # merits are then means over several scenarios
-    places = f"{config['scenario']} and {len(also)} others" if also else config["scenario"]
+    places = f"{config['scenario']} and {len(also)} more" if also else config["scenario"]
     seeds = f", {config['seeds']} seeds" if config["seeds"] > 1 else ""
     episodes = f", {config['eval_episodes']} tuning episodes" if evaluated else ""
     content = learning_curve(
