@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -103,13 +104,22 @@ def send(
     if latched:
         rate = jnp.where(flows.spaced > 0, flows.pace, rate)
     part = jnp.clip(1.0 - flows.start_in / dt, 0.0, 1.0)
-    demand = jnp.minimum(rate * part, flows.rest_low / dt)
+    most = flows.rest_low / dt
     if room is not None:
-        demand = jnp.minimum(demand, jnp.maximum(room, 0.0) / dt)
-    demand = jnp.where(active, demand, 0.0)
+        most = jnp.minimum(most, jnp.maximum(room, 0.0) / dt)
+
+    def demand_at(rate: Array) -> Array:
+        return jnp.where(active, jnp.minimum(rate * part, most), 0.0)
+
+    demand, slower = demand_at(rate), None
+    if latched:
+
+        def slower(per_byte: Array, share: Array) -> Array:
+            return demand_at(rate / (1.0 + rate * per_byte * (1.0 - share)))
+
     fresh = _fresh(in_use(demand, eventful), begin, flows.src, nic.capacity.shape[0], dt)
-    sharing = water_level(demand, flows.src, nic.capacity, level, fresh)
-    level = sharing.level
+    sharing = water_level(demand, flows.src, nic.capacity, level, fresh, slower)
+    level, demand = sharing.level, sharing.demand
     share = look_up_one(level, flows.src)
     give = jnp.minimum(demand, share) * dt
     finished = active & (flows.rest_high == 0) & (flows.rest_low - give < LAST_BYTE)
@@ -155,17 +165,19 @@ def events(flows: Flows, nic: Nic, dt: float) -> Events:
 
 
 class Sharing(NamedTuple):
-    """How NICs share their links, `[H]` each.
+    """How NICs share their links.
 
     Attributes:
-        level: round-robin share, bytes/µs; the capacity where all demands fit.
-        satisfied: what the flows below it demand, bytes/µs.
-        n_limited: flows at it.
+        level: round-robin share, bytes/µs; the capacity where all demands fit, `[H]`.
+        satisfied: what the flows below it demand, bytes/µs, `[H]`.
+        n_limited: flows at it, `[H]`.
+        demand: what flows demand that wait for their turns, bytes/µs, `[F]`.
     """
 
     level: Float[Array, " hosts"]
     satisfied: Float[Array, " hosts"]
     n_limited: Float[Array, " hosts"]
+    demand: Float[Array, " flows"]
 
 
 class Fresh(NamedTuple):
@@ -186,6 +198,7 @@ def water_level(
     capacity: Float[Array, " hosts"],
     start: Float[Array, " hosts"],
     fresh: Fresh | None = None,
+    slower: Callable[[Array, Array], Array] | None = None,
 ) -> Sharing:
     """Round-robin (max-min) share of each host's NIC.
 
@@ -203,18 +216,22 @@ def water_level(
         capacity: bytes/µs each host may send, `[H]`.
         start: a level to start from, e.g. that of the last substep, `[H]`.
         fresh: flows that start within the substep; None for none.
+        slower: what flows demand that wait for their turns, by what `_turns` returns and each
+            flow's share of all demands, `[F]` each; None if they do not wait.
 
     Returns:
-        The level, and the flows below and at it before the last step.
+        The level, the flows below and at it before the last step, and what they demand.
     """
-    n = capacity.shape[0]
+    n, line = capacity.shape[0], jnp.maximum(capacity, 1e-3)
     level = start
     satisfied = n_limited = jnp.zeros_like(start)
+    share = look_up_one(level, src)
     for i in range(2):
-        share = look_up_one(level, src)
         limited = (demand >= share) & (demand > 0)
-        columns = jnp.stack([jnp.where(limited, 0.0, demand), limited.astype(demand.dtype)], -1)
-        satisfied, n_limited = segment_sum(columns, src, n).T
+        columns = [jnp.where(limited, 0.0, demand), limited.astype(demand.dtype)]
+        if i == 0 and slower is not None:
+            columns += [demand, demand * demand]
+        satisfied, n_limited, *moments = segment_sum(jnp.stack(columns, -1), src, n).T
         if i == 0 and fresh is not None:
             used = satisfied + n_limited * jnp.minimum(level, capacity)
             others = jnp.maximum(used - fresh.demand, 0.0)
@@ -225,7 +242,47 @@ def water_level(
             n_limited > 0, (capacity - satisfied) / jnp.maximum(n_limited, 1.0), settled
         )
         level = jnp.maximum(level, 0.0)
-    return Sharing(level, satisfied, n_limited)
+        if i == 0 and slower is not None:
+            # Slower flows leave more to the others, so this level is not too high for them.
+            total = jnp.maximum(moments[0], 1e-3)
+            table = jnp.stack([level, _turns(total, moments[1], line), 1.0 / total], -1)
+            share, per_byte, part = look_up(table, src).T
+            demand = slower(per_byte, demand * part)
+        elif i == 0:
+            share = look_up_one(level, src)
+    return Sharing(level, satisfied, n_limited, demand)
+
+
+def _turns(
+    total: Float[Array, " hosts"], squares: Float[Array, " hosts"], line: Float[Array, " hosts"]
+) -> Float[Array, " hosts"]:
+    """How much longer a byte takes since packets wait for their turns, µs, `[H]`.
+
+    A packet whose spacing is over waits while its NIC sends those of other flows, and only then
+    does the next spacing begin. So flows whose rates together fill a link use 85 to 95 % of it.
+    Where flows use a part `u` of a link, and each a share `s` of that, a packet waits for half a
+    packet whenever others are being sent, and for those that wait already: `u (1 - s) / 2 / (1 - u
+    (1 - 2 s))` packets, as in a closed queueing network, if spacings are independent of each other.
+
+    Args:
+        total: what flows would send alone, together, bytes/µs.
+        squares: sum of the squares of that.
+        line: rate of each NIC, bytes/µs.
+
+    Returns:
+        The waiting time per byte of a packet, of a flow whose share is next to nothing; for others
+        it is `1 - s` of that.
+    """
+    typical = squares / total
+    share, offered = typical / total, total / line
+    used, wait = jnp.minimum(offered, 1.0), jnp.zeros_like(total)
+    for i in range(3):
+        # An idle NIC has a share of 0, and a used part of next to nothing.
+        wait = 0.5 * used / (1.0 - used * jnp.clip(1.0 - 2.0 * share, 0.0, 0.999))
+        if i < 2:
+            slowed = 1.0 + typical / line * wait * (1.0 - share)
+            used = jnp.minimum(offered / slowed, 1.0)
+    return wait / line
 
 
 def _fresh(

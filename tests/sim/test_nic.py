@@ -113,7 +113,7 @@ SLOTS = {
 
 
 @partial(jax.jit, static_argnums=(0, 3))
-def one_substep(windowed, slots, capacity, latched):
+def one_substep(windowed, slots, capacity, latched, level=(np.inf,) * HOSTS):
     flows = life.empty_flows(N_FLOWS, 1, 1, None, jnp.float32)
     flows = replace(
         flows,
@@ -126,9 +126,27 @@ def one_substep(windowed, slots, capacity, latched):
         spaced=slots["spaced"],
     )
     nic = Nic(capacity, slots["may_send"], jnp.float32(PACKET))
-    level = jnp.full(HOSTS, jnp.inf)
+    level = jnp.asarray(level, jnp.float32)
     room = slots["room"] if windowed else None
     return send(flows, level, nic, slots["rate"], room, events(flows, nic, DT), DT, latched)
+
+
+def packets_waited(offered, demand):
+    """Packets that one of each flow waits for, with its NIC offered `offered` in units of its link.
+
+    `w = u (1 - s) / 2 / (1 - u (1 - 2 s))`, with `u` such that a flow of the mean share uses it.
+    """
+    total = max(demand.sum(), 1e-3)
+    typical = (demand**2).sum() / total
+    share, mean = typical / total, offered * typical / total
+
+    def wait(used, own):
+        return 0.5 * used * (1 - own) / (1 - used * np.clip(1 - 2 * share, 0, 0.999))
+
+    used = min(offered, 1.0)
+    for _ in range(2):
+        used = min(offered / (1 + mean * wait(used, share)), 1.0)
+    return wait(used, demand / total)
 
 
 @settings(deadline=None)
@@ -142,19 +160,29 @@ def test_a_substep_flow_by_flow(slots, windowed, latched):
     sent = one_substep(windowed, slots, capacity, latched)
     level = np.asarray(sent.level, np.float64)
     finished = np.asarray(sent.finished)
+    under_way = latched & (slots["spaced"] > 0)
+    rates = np.where(under_way, slots["pace"], slots["rate"]).astype(np.float64)
+    may_send = (slots["stage"] == life.SENDING) & (slots["start"] < DT) & slots["may_send"]
+    most = slots["low"].astype(np.float64) / DT
+    if windowed:
+        most = np.minimum(most, np.maximum(slots["room"], 0.0) / DT)
+    part = 1.0 - np.clip(slots["start"].astype(np.float64), 0.0, DT) / DT
+    demand, turns = np.where(may_send, np.minimum(rates * part, most), 0.0), np.zeros(N_FLOWS)
+    for h in range(HOSTS if latched else 0):
+        here = slots["src"] == h
+        turns[here] = packets_waited(demand[here].sum() / capacity[h], demand[here])
     for f in range(N_FLOWS):
         x = {name: column[f].item() for name, column in slots.items()}
-        is_new_packet = not x["spaced"] > 0
-        rate = x["pace"] if latched and not is_new_packet else x["rate"]
-        may = x["stage"] == life.SENDING and x["start"] < DT and x["may_send"]
+        is_new_packet, may, rate = not x["spaced"] > 0, may_send[f], rates[f]
         begin = min(max(x["start"], 0.0), DT)
-        want = min(rate * (1.0 - begin / DT), x["low"] / DT)
-        if windowed:
-            want = min(want, max(x["room"], 0.0) / DT)
+        paced = rate / (1.0 + rate / capacity[x["src"]] * turns[f])
+        want = min(paced * (1.0 - begin / DT), most[f])
         give = min(want, level[x["src"]]) * DT if may else 0.0
         ends = may and x["high"] == 0 and x["low"] - give < LAST_BYTE
         give = x["low"] if ends else give
-        close = dict(rel=8 * U, abs=ulp)  # what is left, up to 2^19, is exact to 1/64
+        close = dict(
+            rel=(64 if latched else 8) * U, abs=ulp
+        )  # what is left, up to 2^19, is exact to 1/64
         assert float(sent.give[f]) == pytest.approx(give, **close)
         assert bool(sent.finished[f]) == ends or abs(x["low"] - give - LAST_BYTE) < ulp
         left = float(sent.flows.rest_high[f]) * CHUNK + float(sent.flows.rest_low[f])
@@ -172,6 +200,67 @@ def test_a_substep_flow_by_flow(slots, windowed, latched):
             assert float(sent.flows.pace[f]) == np.float32(rate)
             if abs(give - PACKET) > ulp and not 0 < give < ulp:
                 assert float(sent.flows.spaced[f]) == pytest.approx(due, **close)
+
+
+def in_turns(spacings, packets):
+    """Packets per packet time of a NIC whose flows take turns, each event by event.
+
+    A flow's next packet is due `spacings[f]` packet times after the start of its last one.
+    """
+    n, now, turn = len(spacings), 0.0, 0
+    due, count = np.random.default_rng(0).uniform(0, spacings), np.zeros(n)
+    while now < packets:
+        ready = [f for f in (np.arange(turn + 1, turn + n + 1) % n) if due[f] <= now]
+        if not ready:
+            now = due.min()
+            continue
+        turn = ready[0]
+        count[turn] += 1
+        due[turn] = now + spacings[turn]
+        now += 1.0
+    return count / now
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 8])
+@pytest.mark.parametrize("load", [0.5, 0.9, 1.0, 1.1, 2.0])
+def test_flows_of_one_nic_wait_for_their_turns(n, load):
+    """What spaced flows send together: packets taking turns, one by one.
+
+    Max-min shares alone are up to 16 % too high, the formula at most 6 % on average over draws.
+    """
+    line, got, want, plain = 12500.0, [], [], []
+    random = np.random.default_rng(n)
+    for _ in range(8):
+        shares = np.exp(0.3 * random.standard_normal(n))
+        rates = np.minimum(load * shares / shares.sum(), 1.0)
+        used = in_turns(1.0 / rates, 1500.0)
+        column = np.zeros(N_FLOWS, np.float32)
+        column[:n] = rates * line
+        slots = {
+            "stage": np.where(np.arange(N_FLOWS) < n, life.SENDING, life.FREE),
+            "start": np.zeros(N_FLOWS, np.float32),
+            "high": np.full(N_FLOWS, 9),
+            "low": np.full(N_FLOWS, 1.5 * CHUNK, np.float32),
+            "rate": column,
+            "pace": column,
+            "spaced": np.zeros(N_FLOWS, np.float32),
+            "room": np.zeros(N_FLOWS, np.float32),
+            "may_send": np.ones(N_FLOWS, bool),
+            "src": np.zeros(N_FLOWS, np.int32),
+        }
+        level = np.full(HOSTS, line, np.float32)
+        for _ in range(4):  # the level settles
+            sent = one_substep(False, slots, np.float32([line, line]), True, level)
+            level = sent.level
+        got.append(float(sent.give.sum()) / DT / line)
+        want.append(used.sum())
+        plain.append(min(rates.sum(), 1.0))
+    ours, theirs = np.mean(got) / np.mean(want), np.mean(plain) / np.mean(want)
+    assert 0.96 < ours < 1.06
+    if n > 1 and load in (0.9, 1.0):
+        assert theirs > 1.08 > ours
+    if n == 1:
+        assert np.array_equal(np.float32(got), np.float32(plain))
 
 
 @pytest.mark.parametrize("start", [0.0, 0.25, 1.0])
