@@ -160,7 +160,7 @@ def redraw(
         wait=jnp.where(turn, 0.0, flows.wait),
         backlog=moved(flows.backlog, _way(flows.backlog, 1)),
         due=moved(flows.due, 0.0),
-        left=moved(flows.left, 0.0),
+        waiting=tuple(moved(x, 0.0) for x in flows.waiting),
         flowlets=flowlets,
     )
     return Redrawn(flows, drawn, expired & ~drawn)

@@ -96,7 +96,7 @@ def drained(
 
     Args:
         flows: slots.
-        due: the same by `queues.batches`, for other flows.
+        due: the same by `fifo.plan`, for other flows.
         rate: rates of the ports on each way, 0 for none, bytes/µs.
         dt: substep, µs.
     """

@@ -21,14 +21,14 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ecn_marl._types import Leaf
-from ecn_marl.sim import slots
+from ecn_marl.sim import fifo, slots
 from ecn_marl.sim.paths import ALONE, Paths, find_paths, queue_numbers
 from ecn_marl.sim.random import Stream, hash_bits, to_unit
 from ecn_marl.sim.sizes import SLOWDOWN_UNIT, exact_add, size_class
@@ -226,11 +226,14 @@ def _fill(
     phase = to_unit(bits).astype(flows.payload.dtype) if staggered else jnp.ones_like(flows.payload)
     zeros = jnp.zeros_like(flows.stage)
     copied = ("src", "dst", "flow_id", "kind", "payload", "hop", "back", "after", "rtt", "ideal")
-    zeroed = ("backlog", "due", "left", "pace", "spaced", "gate", "tail", "delivered", "marks")
-    return replace(
-        flows,
+    zeroed = ("backlog", "due", "pace", "spaced", "gate", "tail", "delivered", "marks")
+    leaves: dict[str, Any] = {
         **{name: put(getattr(arrival, name), getattr(flows, name)) for name in copied},
         **{name: put(jnp.zeros_like(x), x) for name in zeroed for x in (getattr(flows, name),)},
+    }
+    return replace(
+        flows,
+        **leaves,
         stage=put(zeros + SENDING, flows.stage),
         rest_high=put(arrival.wire_high, flows.rest_high),
         rest_low=put(arrival.wire_low, flows.rest_low),
@@ -359,6 +362,7 @@ def release(
             stage=jnp.where(free, FREE, flows.stage),
             backlog=jnp.where(free, 0.0, flows.backlog),
             due=jnp.where(free, 0.0, flows.due),
+            waiting=tuple(jnp.where(free, 0.0, x) for x in flows.waiting),
         ),
         pool,
     )
@@ -407,7 +411,7 @@ def empty_flows(
         back=back,
         backlog=bytes_,
         due=bytes_,
-        left=bytes_,
+        waiting=(bytes_,) * fifo.WAITING,
         partial=zero,
         pace=zero,
         spaced=zero,

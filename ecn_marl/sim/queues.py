@@ -80,7 +80,7 @@ class Fluid(NamedTuple):
     Attributes:
         backlog: bytes queued there at the start of the substep, `[F]`.
         entering: bytes that arrive in it, `[F]`.
-        due: bytes that are to leave in it, see `batches`, `[F]`.
+        due: bytes that are to leave in it, see `sim.fifo`, `[F]`.
         hop: local index of the flow's queue, `n` for flows that pass this level by, `[F]`.
     """
 
@@ -206,7 +206,7 @@ def serve_level(flows: Fluid, level: Level, burst: Burst, service: Service) -> S
     """Serve every port of one level for one substep.
 
     A port sends at most its capacity, shared among its classes by their weights. Within a class
-    every flow first sends its `due` bytes (see `batches`), then all share the remaining capacity in
+    every flow first sends its `due` bytes (see `fifo`), then all share the remaining capacity in
     proportion to their remaining backlog. That fixes how much of every flow is in the queue, but
     not *when* a given byte leaves: the last bytes of a flow would leave exponentially late. They
     leave when the port has sent all that was ahead of them, see `last_byte`.
@@ -388,45 +388,6 @@ def _residual(
     packet = service.packet
     share = jnp.maximum(link.load - events, 0.0) / (service.dt * link.rate)
     return jnp.clip(1.0 - queue / packet, 0.0, 1.0) * share * packet / (2.0 * link.rate)
-
-
-def batches(
-    backlog: Float[Array, "levels flows"],
-    due: Float[Array, "levels flows"],
-    left: Float[Array, "levels flows"],
-    wait: Float[Array, "levels flows"],
-    stalled: Bool[Array, " flows"],
-    tick_us: float,
-    dt: float,
-) -> tuple[Float[Array, "levels flows"], Float[Array, "levels flows"]]:
-    """Plan of first-in-first-out service, one queueing delay at a time.
-
-    The bytes that a flow has in a queue at one moment leave evenly over the waiting time of the
-    last of them; bytes that it adds meanwhile leave after that. Service in proportion to backlog
-    alone would let the bytes of a flow that has just sped up, and their marks, overtake the bytes
-    ahead of them: senders would notice deep queues one queueing delay too early. Queues shorter
-    than two ticks are served in proportion to backlog.
-
-    Args:
-        backlog: bytes of every flow at each level, `[L, F]`.
-        due: bytes of its present batch that leave per substep, `[L, F]`.
-        left: time until that batch has left, µs, `[L, F]`.
-        wait: waiting time of the queue, µs, `[L, F]`.
-        stalled: flows stopped by a pause, `[F]`.
-        tick_us: time since the last call, µs.
-        dt: substep, µs.
-
-    Returns:
-        `due` and `left` for the next tick.
-    """
-    left = jnp.where(stalled, left, left - tick_us)
-    # Half a tick: a batch ends at the tick that is nearest to its end.
-    over = left < 0.5 * tick_us
-    left = jnp.where(over, wait, left)
-    deep = wait >= 2.0 * tick_us
-    # The bound only keeps the quotient finite: deep queues have longer waits.
-    fresh = jnp.where(deep, backlog * (dt / jnp.maximum(wait, tick_us)), 0.0)
-    return jnp.where(over, fresh, due), left
 
 
 def round_robin(

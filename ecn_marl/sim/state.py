@@ -103,8 +103,8 @@ class Flows:
         back: queue at each level of the ACKs' way, `[L, F]`, `Q` for none; `[L W, F]` where ACKs
             are sprayed.
         backlog: bytes queued at each level, `[L W, F]`.
-        due: bytes of the present batch that leave per substep, see `queues.batches`, `[L W, F]`.
-        left: time until that batch has left, µs, `[L W, F]`.
+        due: bytes of the present batch that leave per substep, see `sim.fifo`, `[L W, F]`.
+        waiting: bytes of the batches that follow, `[L W, F]` each.
         partial: bytes delivered of the packet in progress; starts at a random phase (packets of
             flows that start together are served in turn), with acknowledgements at a full packet.
         pace: rate at which the packet under way is sent, bytes/µs.
@@ -147,7 +147,7 @@ class Flows:
     back: Leaf
     backlog: Leaf
     due: Leaf
-    left: Leaf
+    waiting: tuple[Leaf, ...]
     partial: Leaf
     pace: Leaf
     spaced: Leaf
@@ -238,6 +238,7 @@ class SimState:
         echo: feedback under way, see `feedback.Echo`.
         level: round-robin share of each NIC in the last substep, bytes/µs, `[H]`.
         queue: backlog of each queue, bytes, `[Q]`.
+        batches: times of what leaves the queues in order, a `fifo.Batches`.
         sent: bytes each queue sent in the last substep, `[Q]`.
         pace: rate at which each queue is served, bytes/µs, `[Q]`; None with a single class.
         paused: directed links paused by PFC (NICs first, then ports), per class, `[(H + P) C]`.
@@ -260,6 +261,7 @@ class SimState:
     echo: PyTree
     level: Leaf
     queue: Leaf
+    batches: PyTree
     sent: Leaf
     paused: Leaf
     full: Leaf

@@ -6,17 +6,17 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Int, PyTree
 
 from ecn_marl.sim import feedback as fb
-from ecn_marl.sim import flags, last_byte, pfc, ways
+from ecn_marl.sim import fifo, flags, last_byte, pfc, ways
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.failures import links_up
 from ecn_marl.sim.feedback import cnp
 from ecn_marl.sim.hops import Ports, own_queues, per_queue, queue_waits, sites
 from ecn_marl.sim.nic import Nic
-from ecn_marl.sim.queues import Ecn, batches
+from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.random import Stream, hash_bits, to_unit
 from ecn_marl.sim.sizes import CHUNK, exact_add
 from ecn_marl.sim.slots import kept, look_up, look_up_one
@@ -65,15 +65,25 @@ def prepare(
     busy = flows.stage != life.FREE if busy is None else busy
     queues = own_queues(cfg, flows)
     share = ways.shares(flows.hop, cfg.n_ways, cfg.load_balancing, cfg.queues_last)
-    flows, ahead = _waits(cfg, state, net, queues, share)
+    wait = queue_waits(state, net)
+    flows = _waits(cfg, state, net, queues, wait, share)
     stops = pfc.stops(cfg, state, queues)
     stalled = stops.stalled
-    due, left = batches(
-        flows.backlog, flows.due, flows.left, ahead, stalled, cfg.tick_us, cfg.dt_us
+    batches, due, waiting = fifo.plan(
+        state.batches,
+        flows.backlog,
+        flows.due,
+        flows.waiting,
+        queues,
+        wait,
+        stops.open,
+        cfg.tick_us,
+        cfg.dt_us,
     )
     # Rates of links: a paused or failed one sends nothing, whatever is due.
     rates = look_up_one(jnp.append(jnp.asarray(net.port_rate), 0.0), queues // c)
-    flows = replace(flows, due=last_byte.drained(flows, due, rates, cfg.dt_us), left=left)
+    due = last_byte.drained(flows, due, rates, cfg.dt_us)
+    flows = replace(flows, due=due, waiting=waiting)
     line, flows, late = _line(cfg, state, flows, net, queues, stalled)
     express = jnp.zeros_like(net.port_rate)
     if cfg.ack_priority:
@@ -105,7 +115,8 @@ def prepare(
         transport=params.transport,
         busy=busy,
     )
-    counted = replace(_with_late(state, late), flows=kept(flows, state.flows, busy))
+    flows = kept(flows, state.flows, busy)
+    counted = replace(_with_late(state, late), flows=flows, batches=batches)
     return tick, counted
 
 
@@ -127,10 +138,15 @@ def _with_late(state: SimState, late: _Late) -> SimState:
 
 
 def _waits(
-    cfg: SimConfig, state: SimState, net: NetParams, queues: Array, share: Array | None
-) -> tuple[Flows, Float[Array, "rows flows"]]:
-    """Slots with the waits of new flows and of ACKs, and the waits ahead, µs, `[L W, F]`."""
-    flows, wait = state.flows, queue_waits(state, net)
+    cfg: SimConfig,
+    state: SimState,
+    net: NetParams,
+    queues: Array,
+    wait: Array,
+    share: Array | None,
+) -> Flows:
+    """Slots with the waits of new flows and of ACKs; `wait` is that of each queue, µs, `[Q]`."""
+    flows = state.flows
     back = wait + _residual(cfg, state, net)
     # Queue Q stands for none, so the table has a row of zeros for it.
     waits = jnp.append(jnp.stack([wait, back], -1), jnp.zeros((1, 2), wait.dtype), axis=0)
@@ -141,13 +157,12 @@ def _waits(
     way_wait = ways.longest(ahead, cfg.n_ways, None if share is None else share > 0)
     # Equality is safe: the clock counts substeps in whole numbers.
     new = flows.start_step == state.step
-    flows = replace(
+    return replace(
         flows,
         wait=jnp.where(new, way_wait, flows.wait),
         gate=jnp.where(new, way_wait, flows.gate),
         back_wait=back_wait,
     )
-    return flows, ahead
 
 
 def _line(
