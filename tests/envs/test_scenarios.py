@@ -35,7 +35,7 @@ QUICK = "restore-serve-v0"
 
 PLAYED = [
     pytest.param(name, marks=() if name == QUICK else pytest.mark.thorough)
-    for name in (*benchmark(), LARGE)
+    for name in (*benchmark(), "near-far-v0", "websearch-load-v0", LARGE)
 ]
 SUPERSEDED = {"rpc-shuffle-v0", "demand-phases-v0", "incast-v0"}
 

@@ -23,6 +23,7 @@ from ecn_marl.envs.scenarios import (
     lost_link,
     mixed_rtt,
     moving_tenants,
+    near_far,
     pet_fabric,
     pet_failures,
     pet_load,
@@ -36,6 +37,7 @@ from ecn_marl.envs.scenarios import (
     storage_train,
     two_jobs,
     websearch,
+    websearch_load,
     websearch_star,
     wide_restore,
 )
@@ -67,6 +69,10 @@ add("two-jobs-v0", two_jobs.scenario)
 add("hot-experts-v0", hot_experts.scenario)
 add("lost-link-v0", lost_link.scenario)
 add("all-reduce-v0", all_reduce.scenario)
+
+# Arrivals at random: two distances, and a control.
+add("near-far-v0", near_far.scenario)
+add("websearch-load-v0", websearch_load.scenario)
 
 # Of the papers, see `ecn_marl.experiments.papers`: full size, and small.
 add("pet-websearch-small-v0", pet_load.websearch_small, "pet")

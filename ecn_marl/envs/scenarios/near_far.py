@@ -1,0 +1,70 @@
+"""`near-far-v0`: short and long round trips at one port, with flows that arrive at random.
+
+Hosts of a rack exchange flows over round trips of 4 µs, and receive others from storage 40 µs away,
+all of WebSearch's sizes. Few far flows need a queue that outlasts their round trip, and short flows
+of the rack wait behind it. There are no phases: what a port carries changes whenever a flow begins
+or ends.
+
+Round trips of one region reach from some µs within a rack to 2 ms between buildings (Bai et al.,
+"Empowering Azure storage with RDMA", NSDI'23).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ecn_marl.envs.ecn import HostGroup
+from ecn_marl.envs.scenario import Scenario
+from ecn_marl.sim.poisson import Poisson
+from ecn_marl.sim.topology import Link, Topology, from_links
+
+RACK, STORAGE = 8, 8
+"""Hosts of the rack, numbers 0 to 7, and storage servers, 8 to 15."""
+
+NEAR_US, FAR_US = 1.0, 19.0
+"""Delay of their links: round trips of 4 µs within the rack, and 40 µs to the storage."""
+
+
+def network(gbps: float = 100.0) -> Topology:
+    """One switch, eight hosts near and eight far."""
+    hosts = [f"host{i}" for i in range(RACK + STORAGE)]
+    delays = [NEAR_US] * RACK + [FAR_US] * STORAGE
+    links = [Link(h, "switch0", gbps, delay) for h, delay in zip(hosts, delays, strict=True)]
+    return from_links(f"star:{RACK + STORAGE}-near-and-far", hosts, ["switch0"], links)
+
+
+def _between(senders: slice, receivers: slice) -> tuple[tuple[float, ...], ...]:
+    """Equal weights from each sender to each receiver but itself."""
+    weights = np.zeros((RACK + STORAGE,) * 2)
+    weights[senders, receivers] = 1.0
+    np.fill_diagonal(weights, 0.0)
+    return tuple(tuple(row) for row in weights.tolist())
+
+
+def scenario() -> Scenario:
+    """16 hosts at 100 Gb/s; ports to the rack carry 70 % on average; episodes of 32 ms."""
+    rack, storage = slice(0, RACK), slice(RACK, RACK + STORAGE)
+    names = network().hosts
+    share = RACK / (RACK + STORAGE)  # loads are shares of all NICs, and only the rack receives
+    return Scenario(
+        topology=network(),
+        traffic=(
+            Poisson(load=0.3 * share, warm=True, matrix=_between(rack, rack)),
+            Poisson(load=0.4 * share, warm=True, matrix=_between(storage, rack)),
+        ),
+        transport="dcqcn:hpcc-paper,ai=2.5,hai=25",
+        dt_us=2.0,
+        tick_steps=5,
+        slots=256,
+        max_steps=320,
+        ack_priority=True,
+        memory_us=1024.0,
+        features="flows",
+        reward="slowdown",
+        slowdown_weights=(0.0338, 0.188, 0.0778),
+        margins_us=(2000.0, 2000.0),
+        host_groups=(
+            HostGroup("rack", names[:RACK]),
+            HostGroup("storage", names[RACK:]),
+        ),
+    )
