@@ -180,6 +180,7 @@ CASES = [
         memory_us=[*NUMBER, "0"],
         jitter_us=NUMBER,
         softness=NUMBER,
+        mark_quantum=[*NUMBER, "2"],
         slowdown_weights=["(nan, 1, 1)", "(1, 1)", "'x'"],
         margins_us=["(nan, 0)", "(-1, 0)", "(0,)", "'x'"],
         traffic=["()", "None", "'x'", "(1,)"],

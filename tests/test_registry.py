@@ -192,7 +192,7 @@ def test_everything_of_the_network_is_reached_from_the_command_line():
         "ack_priority=true",
         "load_balancing=flowlet",
         "memory_us=512",
-        "softness=1000",
+        "mark_quantum=0.01",
         "transport=dcqcn:ns3-50us,cnp_interval_us=50",
     )
     fields = {name: as_tuples(value) for name, value in parse_fields(list(options)).items()}
@@ -204,7 +204,7 @@ def test_everything_of_the_network_is_reached_from_the_command_line():
     assert (tcp.transport.kind, tcp.transport.name, tcp.lossless) == ("dctcp", "hpcc", False)
     assert sim.class_of == (1,) and sim.n_classes == 2
     assert sim.failures and (env.default_params.sim.net.fail_step == 100 / sim.dt_us).any()
-    assert (sim.jitter_us, sim.memory_us, sim.softness) == (2, 512, 1000)
+    assert (sim.jitter_us, sim.memory_us, sim.mark_quantum) == (2, 512, 0.01)
     assert (sim.loss_recovery, sim.load_balancing) == ("irn", "flowlet")
     assert (sim.pfc, sim.ack_priority) == (False, True)
 

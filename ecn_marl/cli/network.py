@@ -116,6 +116,13 @@ def replay(
             "--ack-priority", help="Send ACKs and CNPs past the queues of data, in their own class."
         ),
     ] = False,
+    mark_quantum: Annotated[
+        float,
+        typer.Option(
+            help="Step of marking probabilities, which are rounded down; 0.01 for a switch with "
+            "whole percents."
+        ),
+    ] = 0.0,
     ideal: Annotated[
         str | None,
         typer.Option(
@@ -202,6 +209,7 @@ def replay(
         "seed": seed,
         "slots": slots,
         "ack_priority": ack_priority,
+        "mark_quantum": mark_quantum,
         "memory_us": memory_us,
     }
     settings = rp.Settings(**fields)

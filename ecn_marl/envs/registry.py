@@ -437,6 +437,7 @@ def _simulator(spec: Scenario, counts: tuple[str, ...], reward: Reward) -> Simul
         class_of=spec.class_of,
         jitter_us=spec.jitter_us,
         softness=spec.softness,
+        mark_quantum=spec.mark_quantum,
     )
 
 

@@ -68,6 +68,7 @@ class Scenario:
         class_of: traffic class of each source; empty for the first.
         jitter_us: NIC processing adds up to this to every feedback delay, µs.
         softness: width over which the marking curve is rounded, bytes; 0 for plain RED.
+        mark_quantum: step of marking probabilities, see `SimConfig`.
         failing: arguments of `sim.failures.fail_links`, e.g. `{"share": 0.1, "at_us": 5000.0}`;
             empty if no link fails.
         features: default features.
@@ -110,6 +111,7 @@ class Scenario:
     class_of: Annotated[tuple[int, ...], Each(Whole(low=0))] = ()
     jitter_us: float = 0.0
     softness: float = 0.0
+    mark_quantum: float = 0.0
     failing: Annotated[dict[str, Any], OPTIONS] = field(default_factory=dict)
     features: str = "acc"
     reward: str = "acc"

@@ -60,6 +60,7 @@ RULES = np.dtype(
         ("resume_gap", "i8"),
         ("ack_priority", "?"),
         ("whole_ns", "?"),
+        ("mark_quantum", "f8"),
     ]
 )
 """What does not change; one record."""

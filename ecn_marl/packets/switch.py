@@ -8,6 +8,7 @@ What still arrives then goes into the lane's headroom.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ecn_marl.packets import telemetry
 from ecn_marl.packets.compiling import inlined
 from ecn_marl.packets.heap import LOST, PAUSE, RESUME, push
 from ecn_marl.packets.records import DATA, NONE, Network
+from ecn_marl.sim.queues import ROUNDING
 from ecn_marl.sim.sizes import SIZE_CLASSES
 
 MICE, MEDIUM = int(SIZE_CLASSES[0]), int(SIZE_CLASSES[1])
@@ -209,7 +211,11 @@ def mark_probability(net: Network, port: int, kind: int, queue: float) -> float:
         return 1.0
     if queue <= kmin:
         return 0.0
-    return pmax * min((queue - kmin) / max(kmax - kmin, 1.0), 1.0)
+    chance = pmax * min((queue - kmin) / max(kmax - kmin, 1.0), 1.0)
+    quantum = net.rules[0].mark_quantum
+    if quantum > 0.0:
+        chance = quantum * math.floor(chance / quantum + ROUNDING)
+    return chance
 
 
 @inlined

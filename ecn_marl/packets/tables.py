@@ -84,6 +84,7 @@ def _rules(cfg: SimConfig, params: SimParams, whole_ns: bool) -> np.ndarray:
     rules["header"] = packet - round(PAYLOAD)
     rules["reserve"], rules["resume_gap"] = float(net.reserve), float(net.resume_gap)
     rules["ack_priority"], rules["whole_ns"] = cfg.ack_priority, whole_ns
+    rules["mark_quantum"] = cfg.mark_quantum
     return rules
 
 

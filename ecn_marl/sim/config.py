@@ -90,6 +90,8 @@ class SimConfig:
         memory_us: how far back feedback other than single marks can reach, µs; longer ones are cut
             to it, and counted.
         softness: width over which the marking curve is rounded, bytes; 0 for RED as it is.
+        mark_quantum: step of marking probabilities below 1, which are rounded down; 0 for none. Some
+            switches have 1 %, and mark nothing where it would be less.
         jitter_us: NIC processing adds up to this to every feedback delay, drawn anew each tick, µs.
         failures: whether links can fail (see `failures.fail_links`).
         classes: traffic classes; empty for a single one.
@@ -120,6 +122,7 @@ class SimConfig:
     pfc_alpha: Annotated[float | None, Real(above=0.0, high=1.0, none=True)] = None
     memory_us: Annotated[float, Real(above=0.0, high=1e7, unit="µs")] = 256.0
     softness: Annotated[float, Real(low=0.0, high=1e12, unit="bytes")] = 0.0
+    mark_quantum: Annotated[float, Real(low=0.0, high=1.0)] = 0.0
     jitter_us: Annotated[float, Real(low=0.0, high=1e6, unit="µs")] = 0.0
     failures: Annotated[bool, Flag()] = False
     classes: tuple[TrafficClass, ...] = ()
@@ -138,6 +141,8 @@ class SimConfig:
         # Widths fix shapes, so `auto` becomes a number here.
         traffic, _ = with_widths(self.traffic, self.topology, self.tick_us)
         object.__setattr__(self, "traffic", traffic)
+        if self.mark_quantum and self.softness:
+            raise bad_value("mark_quantum", self.mark_quantum, "0 with a softness above 0")
         if self.loss_recovery not in RECOVERIES:
             raise unknown_name("loss recovery", self.loss_recovery, RECOVERIES)
         if self.ideal not in IDEALS:

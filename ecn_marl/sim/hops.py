@@ -114,7 +114,7 @@ def forward(
     busy = ways.per_way(busy, w)
     levels = []
     pool = state.pool.at[0].add(ports.ack_bytes)
-    service = Service(ports.weights, ports.packet, cfg.dt_us, cfg.softness)
+    service = Service(ports.weights, ports.packet, cfg.dt_us, cfg.softness, cfg.mark_quantum)
     free = None if ports.site is None else _free_buffer(queue, ports)
     # Unrolled, since levels have different numbers of queues.
     for i, (low, high) in enumerate(itertools.pairwise(cfg.queue_bounds)):

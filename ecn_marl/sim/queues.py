@@ -43,20 +43,26 @@ class Ecn:
     pmax: Annotated[Leaf, FRACTION]
 
 
+ROUNDING = 1e-4
+"""A marking probability this little below a step, in steps, is at it."""
+
+
 def mark_probability(
-    queue: Float[Array, " ports"], ecn: Ecn, softness: float = 0.0
+    queue: Float[Array, " ports"], ecn: Ecn, softness: float = 0.0, quantum: float = 0.0
 ) -> Float[Array, " ports"]:
     """Probability that a packet leaving a queue is marked.
 
     Zero up to `kmin`, linear to `pmax` at `kmax`, one above (Zhu et al., SIGCOMM'15, Fig. 5). With
     `kmin = kmax` that is a step, as DCTCP has it: zero up to and including `kmin`, one above.
     With a softness w the corners are rounded by softplus and the jump by a logistic step, both of
-    width w; it tends to the above as w goes to 0, and has gradients everywhere.
+    width w; it tends to the above as w goes to 0, and has gradients everywhere. With a quantum
+    the ramp is a stair, as in switches whose probabilities are whole percents.
 
     Args:
         queue: backlog after the packet has left, bytes, `[P]`.
         ecn: thresholds of the ports.
         softness: width of the rounding, bytes; 0 for none.
+        quantum: height of a step of the ramp, rounded down; 0 for none. Without softness only.
 
     Returns:
         Probabilities in [0, 1], `[P]`.
@@ -71,7 +77,10 @@ def mark_probability(
         return ecn.pmax * ramp + (1.0 - ecn.pmax) * jax.nn.sigmoid(high)
     # A step (Kmin = Kmax, as DCTCP has it) must not divide by zero.
     ramp = (queue - ecn.kmin) / jnp.maximum(ecn.kmax - ecn.kmin, 1.0)
-    return jnp.where(queue > ecn.kmax, 1.0, ecn.pmax * jnp.clip(ramp, 0.0, 1.0))
+    chance = ecn.pmax * jnp.clip(ramp, 0.0, 1.0)
+    if quantum > 0:
+        chance = quantum * jnp.floor(chance / quantum + ROUNDING)
+    return jnp.where(queue > ecn.kmax, 1.0, chance)
 
 
 class Fluid(NamedTuple):
@@ -117,13 +126,15 @@ class Service(NamedTuple):
         weights: round-robin weight of each class, `[C]`.
         packet: wire bytes of a packet.
         dt: substep, µs.
-        softness: see `mark_probability`.
+        softness: see `mark_probability`, as for the next.
+        quantum: see there.
     """
 
     weights: Float[Array, " classes"]
     packet: Float[Array, ""]
     dt: float
     softness: float = 0.0
+    quantum: float = 0.0
 
 
 PARTS = 4
@@ -233,7 +244,9 @@ def serve_level(flows: Fluid, level: Level, burst: Burst, service: Service) -> S
     link = _send(jnp.where(level.open, arrived, 0.0), level, service)
     queue = total - link.sent
     due_part, rest_part = _parts(total, planned, link.sent)
-    mark = mark_probability(0.5 * (level.queue + queue), level.ecn, service.softness)
+    mark = mark_probability(
+        0.5 * (level.queue + queue), level.ecn, service.softness, service.quantum
+    )
     table = _AtQueue(
         due_part,
         rest_part,

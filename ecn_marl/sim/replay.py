@@ -81,6 +81,7 @@ class Settings:
             ones wait at their hosts, count as deferred, and their FCT counts from their start.
         pfc: pause upstream links when buffers fill; without it full buffers drop.
         ack_priority: ACKs and CNPs ride in a class of their own instead of the data queues.
+        mark_quantum: step of marking probabilities, see `SimConfig`.
         ideal: the completion time that slowdowns are relative to, one of `paths.IDEALS`: `alone`,
             that of the flow in an empty network, or `standalone`, as the HPCC simulator has it.
         memory_us: how far back feedback can reach, µs, see `SimConfig`.
@@ -96,6 +97,7 @@ class Settings:
     slots: Annotated[int | None, Whole(low=1, none=True)] = None
     pfc: bool = True
     ack_priority: bool = False
+    mark_quantum: float = 0.0
     ideal: str = ALONE
     memory_us: float = 256.0
 
@@ -163,6 +165,7 @@ class Settings:
             bins=0,
             pfc=self.pfc,
             ack_priority=self.ack_priority,
+            mark_quantum=self.mark_quantum,
             ideal=self.ideal,
             buffer_mib=self.buffer_mib,
             memory_us=self.memory_us,

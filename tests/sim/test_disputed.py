@@ -198,6 +198,32 @@ def test_the_round_trip_does_not_matter_to_dcqcn():
     assert two_distances("fluid", "dctcp:hpcc", (30, 30, 1.0))[0] == pytest.approx(near, abs=1.2)
 
 
+@cache
+def whole_percents(kind, senders):
+    """Queue in KB and utilisation in % under SECN1 where marking probabilities are whole percents."""
+    listed = flows(*[(i + 1, 0, ENDLESS, 0.0) for i in range(senders)])
+    rows = []
+    for seed in range(4):
+        result = run(kind, listed, star(5), seed, ecn=SECN1, duration_ms=40.0, mark_quantum=0.01)
+        late = result.time_us > 20e3
+        rate = gbps(result, 0, 20e3)
+        rows.append((result.queue_bytes[late, 0].mean() / 1e3, 100.0 * rate / 25.0))
+    return np.mean(rows, 0)
+
+
+@pytest.mark.thorough
+def test_whole_percents_make_a_step_of_secn1():
+    """Its ramp ends at 1 %, and below that nothing is marked."""
+    for senders in (2, 4):
+        for kind in RUNS:
+            np.testing.assert_array_equal(
+                whole_percents(kind, senders), standing(kind, senders, (200, 200, 1.0))
+            )
+        fluid, packets_ = (whole_percents(kind, senders) for kind in RUNS)
+        np.testing.assert_allclose(fluid, packets_, rtol=0.03)
+        assert packets_[0] > 1.3 * standing("packets", senders, SECN1)[0]
+
+
 @pytest.mark.thorough
 def test_who_starts_late_gets_its_part():
     """A flow of DCQCN starts at line rate, so it is not the late one that suffers."""
@@ -253,6 +279,7 @@ def test_the_page_has_what_is_measured():
             )
             for i, which in enumerate(("near", "far"))
         },
+        "percents": {f"{n} flows": [whole_percents(kind, n)[0] for kind in RUNS] for n in (2, 4)},
         "slowdowns": {name: lone(name) for name in ("alone", "standalone")},
     }
     for name, wanted in tables.items():

@@ -65,6 +65,17 @@ def test_mark_probability_by_hand():
     np.testing.assert_allclose(mark_probability(queue, ecn), [0, 0, 0.005, 0.01, 1, 1], rtol=1e-6)
 
 
+def test_a_stair_of_whole_percents():
+    """Rounded down: 0 below 1 %, and the whole ramp of a Pmax of 1 % is 0 but for its end."""
+    ecn = Ecn(f32([0.0]), f32([100e3]), f32([0.05]))
+    queue = f32([0.0, 19e3, 20e3, 39e3, 41e3, 99e3, 100e3, 101e3])
+    got = mark_probability(queue, ecn, quantum=0.01)
+    np.testing.assert_allclose(got, [0, 0, 0.01, 0.01, 0.02, 0.04, 0.05, 1], rtol=1e-6)
+    secn1 = Ecn(f32([5e3]), f32([200e3]), f32([0.01]))
+    got = mark_probability(f32([6e3, 150e3, 199e3, 200e3, 201e3]), secn1, quantum=0.01)
+    np.testing.assert_allclose(got, [0, 0, 0, 0.01, 1], rtol=1e-6)
+
+
 def test_step_marking():
     """Kmin = Kmax, as DCTCP has it: nothing up to there, everything above."""
     queue = f32([0, 74e3, 75e3, np.nextafter(np.float32(75e3), np.float32(1e9)), 75.1e3, 1e9])
