@@ -90,8 +90,8 @@ class SimConfig:
         memory_us: how far back feedback other than single marks can reach, µs; longer ones are cut
             to it, and counted.
         softness: width over which the marking curve is rounded, bytes; 0 for RED as it is.
-        mark_quantum: step of marking probabilities below 1, which are rounded down; 0 for none. Some
-            switches have 1 %, and mark nothing where it would be less.
+        mark_quantum: step of marking probabilities below 1, which are rounded down; 0 for none.
+            Some switches have 1 %, and mark nothing where it would be less.
         jitter_us: NIC processing adds up to this to every feedback delay, drawn anew each tick, µs.
         failures: whether links can fail (see `failures.fail_links`).
         classes: traffic classes; empty for a single one.

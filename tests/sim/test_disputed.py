@@ -200,7 +200,7 @@ def test_the_round_trip_does_not_matter_to_dcqcn():
 
 @cache
 def whole_percents(kind, senders):
-    """Queue in KB and utilisation in % under SECN1 where marking probabilities are whole percents."""
+    """Queue in KB and utilisation in % under SECN1, of a switch with whole percents."""
     listed = flows(*[(i + 1, 0, ENDLESS, 0.0) for i in range(senders)])
     rows = []
     for seed in range(4):
