@@ -88,7 +88,7 @@ def two_bottlenecks(kind):
         port(net, *x) for x in (("switch2", "host4"), ("switch1", "host2"), ("switch2", "host5"))
     ]
     rates = []
-    for seed in range(3):
+    for seed in range(8):
         result = run(kind, listed, net, seed, ecn=SECN1, duration_ms=100.0)
         rates.append([gbps(result, end, 40e3) for end in ends])
     long, *cross = np.mean(rates, 0)
@@ -244,7 +244,7 @@ def test_a_large_buffer_delays_pauses_not_bytes():
 
 def test_slowdowns_below_one_come_from_the_formula():
     np.testing.assert_allclose(lone("alone"), 1.0, atol=1e-6)
-    assert "1.346 ms" in PAGE.read_text() and "12.1 Gb/s" in PAGE.read_text()
+    assert "1.346 ms" in PAGE.read_text() and "11.7 Gb/s" in PAGE.read_text()
     assert all(np.diff(lone("standalone")) > 0) and lone("standalone")[0] < 0.95
 
 

@@ -189,7 +189,9 @@ def test_eval_takes_files(trained):
     run_result, file, quantised = (json.loads(result.stdout)["policies"][name] for name in names)
     for name, values in run_result.items():
         assert file[name] == pytest.approx(values, rel=1e-3)
-        assert quantised[name] == pytest.approx(values, rel=0.2, abs=0.5)
+        # A policy that has hardly learnt lets its queue grow: small differences of rates add up.
+        rel = 0.5 if name == "queue_us" else 0.2
+        assert quantised[name] == pytest.approx(values, rel=rel, abs=0.5)
 
 
 def test_wrong_files_are_refused(trained, tmp_path):
