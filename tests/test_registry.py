@@ -209,6 +209,11 @@ def test_everything_of_the_network_is_reached_from_the_command_line():
     assert (sim.pfc, sim.ack_priority) == (False, True)
 
 
+def test_a_stair_of_marks_cannot_be_rounded():
+    with pytest.raises(ValueError, match=r"mark_quantum = 0.01 .*softness"):
+        ecn_marl.make(STAR, softness=1000.0, mark_quantum=0.01)
+
+
 def test_a_load_that_does_nothing_or_is_a_percentage_is_refused():
     with pytest.raises(ValueError, match=r"load = 60 is not allowed: .*<= 1.5.*\(60 % is 0.6\)"):
         ecn_marl.make(STAR, load=60)

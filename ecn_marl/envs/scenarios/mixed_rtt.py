@@ -34,10 +34,10 @@ STORAGE = (tuple(range(2 * HALF, 3 * HALF)), tuple(range(3 * HALF, 4 * HALF)))
 """Hosts of the two tenants."""
 
 
-def network(gbps: float = 100.0) -> Topology:
+def network(gbps: float = 100.0, far_us: float = FAR_US) -> Topology:
     """16 hosts around one switch, 8 near and 8 far."""
     hosts = [f"host{i}" for i in range(4 * HALF)]
-    delays = [NEAR_US] * (2 * HALF) + [FAR_US] * (2 * HALF)
+    delays = [NEAR_US] * (2 * HALF) + [far_us] * (2 * HALF)
     links = [Link(h, "switch0", gbps, delay) for h, delay in zip(hosts, delays, strict=True)]
     return from_links(f"star:{4 * HALF}-near-and-far", hosts, ["switch0"], links)
 

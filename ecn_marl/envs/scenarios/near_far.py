@@ -15,22 +15,14 @@ import numpy as np
 
 from ecn_marl.envs.ecn import HostGroup
 from ecn_marl.envs.scenario import Scenario
+from ecn_marl.envs.scenarios import mixed_rtt
 from ecn_marl.sim.poisson import Poisson
-from ecn_marl.sim.topology import Link, Topology, from_links
 
 RACK, STORAGE = 8, 8
 """Hosts of the rack, numbers 0 to 7, and storage servers, 8 to 15."""
 
-NEAR_US, FAR_US = 1.0, 19.0
-"""Delay of their links: round trips of 4 µs within the rack, and 40 µs to the storage."""
-
-
-def network(gbps: float = 100.0) -> Topology:
-    """One switch, eight hosts near and eight far."""
-    hosts = [f"host{i}" for i in range(RACK + STORAGE)]
-    delays = [NEAR_US] * RACK + [FAR_US] * STORAGE
-    links = [Link(h, "switch0", gbps, delay) for h, delay in zip(hosts, delays, strict=True)]
-    return from_links(f"star:{RACK + STORAGE}-near-and-far", hosts, ["switch0"], links)
+FAR_US = 19.0
+"""Delay of a storage server's link; that of the rack's is 1 µs: round trips of 40 and 4 µs."""
 
 
 def _between(senders: slice, receivers: slice) -> tuple[tuple[float, ...], ...]:
@@ -44,10 +36,11 @@ def _between(senders: slice, receivers: slice) -> tuple[tuple[float, ...], ...]:
 def scenario() -> Scenario:
     """16 hosts at 100 Gb/s; ports to the rack carry 70 % on average; episodes of 32 ms."""
     rack, storage = slice(0, RACK), slice(RACK, RACK + STORAGE)
-    names = network().hosts
+    network = mixed_rtt.network(far_us=FAR_US)
+    names = network.hosts
     share = RACK / (RACK + STORAGE)  # loads are shares of all NICs, and only the rack receives
     return Scenario(
-        topology=network(),
+        topology=network,
         traffic=(
             Poisson(load=0.3 * share, warm=True, matrix=_between(rack, rack)),
             Poisson(load=0.4 * share, warm=True, matrix=_between(storage, rack)),
