@@ -39,6 +39,7 @@ TABLES: dict[str, Callable[[], str]] = {
         decisions.info,
         network.preset_names,
         network.flags,
+        network.regimes,
         network.dcqcn_presets,
         network.size_tables,
         network.primitives,

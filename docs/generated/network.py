@@ -45,6 +45,13 @@ def flags() -> str:
     return markdown(head, rows)
 
 
+def regimes() -> str:
+    """Regimes in which the fluid is off, that tables of results name."""
+    from ecn_marl._regimes import REGIMES
+
+    return markdown(("regime", "where", "what is off"), [(f"`{n}`", w, e) for n, w, e in REGIMES])
+
+
 def dcqcn_presets() -> str:
     """Constants of the DCQCN presets beside their names in the HPCC simulator."""
     from ecn_marl.sim.transports.dcqcn import PRESETS

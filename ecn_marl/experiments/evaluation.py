@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,7 @@ from jaxtyping import PyTree
 
 from ecn_marl._checks import Whole, check_seed, check_value
 from ecn_marl._errors import bad_value
+from ecn_marl._regimes import REGIMES
 from ecn_marl._tables import check_folder
 from ecn_marl.baselines.evaluation import traces
 from ecn_marl.baselines.evaluation.completion import summarise
@@ -24,7 +25,9 @@ from ecn_marl.baselines.evaluation.episodes import Evaluation, evaluation_keys, 
 from ecn_marl.baselines.evaluation.episodes import evaluate as evaluate_one
 from ecn_marl.baselines.evaluation.statistics import over_seeds
 from ecn_marl.baselines.oracle import BEST
+from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import FLUID, is_packets
+from ecn_marl.envs.settings import BASE_GBPS
 from ecn_marl.experiments import rate
 from ecn_marl.experiments.backends import agreement
 from ecn_marl.experiments.compare import compare
@@ -51,6 +54,8 @@ from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.results import Result
 from ecn_marl.experiments.workflow import Show
 from ecn_marl.render.bars import notebook_progress
+from ecn_marl.sim.regimes import regimes_of
+from ecn_marl.sim.units import KB
 
 EPISODES, RATE_EPISODES = 64, 1
 """Episodes of each policy, if nothing else is asked for; where flows are the agents."""
@@ -281,11 +286,26 @@ def _evaluate(
         "episodes": episodes,
         "seed": seed,
         "policies": rows,
+        "regimes": _regimes(place.backend, ready, more),
     }
     labels = {policy.name: policy.label for policy in members}
     reset_keys = jax.vmap(lambda key: jax.random.split(key)[0])(evaluation_keys(seed, episodes))
     words = np.asarray(jax.random.key_data(reset_keys))
     return Result(summary, records, labels, words, place, tables)
+
+
+def _regimes(
+    backend: str, ready: Sequence[tuple[Named, EcnEnv, Any]], more: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    """Regimes of any policy in which the fluid is off, see `sim.regimes`; none on packets."""
+    if is_packets(backend):
+        return []
+    found: set[str] = set()
+    for policy, env, _ in ready:
+        kmin = [row[0] for row in more[policy.name].get("settings", ())]
+        slowest = min(port.gbps for port in env.sim.topology.ports) / BASE_GBPS
+        found |= set(regimes_of(env.sim, KB * slowest * min(kmin, default=np.inf)))
+    return [row.name for row in REGIMES if row.name in found]
 
 
 def _put_beside(result: Result, members: list[Named], allow_flagged: bool, show: Show) -> None:

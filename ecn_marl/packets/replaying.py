@@ -54,7 +54,8 @@ def replay(
         BrokenInvariant: more packets are in the network than there is memory for.
     """
     run = partial(run_on_packets, whole_ns)
-    return replayed(flows, topology, settings or Settings(), progress, check, run, keep)
+    result = replayed(flows, topology, settings or Settings(), progress, check, run, keep)
+    return replace(result, regimes=())
 
 
 def run_on_packets(

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ecn_marl._flags import flag
 from ecn_marl._parts import formula as formula_of
+from ecn_marl._regimes import remarks
 from ecn_marl.baselines.evaluation.completion import SLOWDOWNS, verdict
 
 DASH = "–"
@@ -87,7 +88,8 @@ def replay_tables(summary: Mapping[str, Any]) -> list[Table]:
         counts.add_column(name, justify="right", no_wrap=True)
     counts.add_row(*_flow_cells(flows, columns))
     raised = [f"FLAGGED: {flag(x).event}; cure: {flag(x).cure}." for x in summary["flags"]]
-    counts.caption = escape("\n".join([_COUNTS_LEGEND, _LATE_TICKS, *raised]))
+    notes = [_COUNTS_LEGEND, _LATE_TICKS, *raised, *remarks(summary["regimes"])]
+    counts.caption = escape("\n".join(notes))
     counts.caption_justify = "left"
     return [slowdown, counts, ports, balance]
 
@@ -184,7 +186,7 @@ def evaluation_tables(
         *([_SCORE_LEGEND] if "score" in rows[0] else []),
         *_settings(rows, label),
     ]
-    legend += _invalid(rows, label)
+    legend += [*_invalid(rows, label), *remarks(result.get("regimes", ()))]
     tables[0].caption = "\n".join(legend)
     for table in tables:
         table.caption_justify = "left"

@@ -32,6 +32,7 @@ from ecn_marl.sim.metrics import counted, counter_bytes, slowdown_summary
 from ecn_marl.sim.paths import ALONE, Paths, find_paths
 from ecn_marl.sim.queues import Ecn, checked_thresholds
 from ecn_marl.sim.random import Stream, hash_bits
+from ecn_marl.sim.regimes import regimes_of
 from ecn_marl.sim.samples import SAMPLE_US, Record, Rows, port_classes
 from ecn_marl.sim.schedules import Schedule, schedule, widest_tick
 from ecn_marl.sim.simulator import MAX_TICK, SimParams, SimState, Simulator, scaled_ecn
@@ -193,6 +194,7 @@ class Replay:
         bytes: balance of wire bytes.
         ecn: thresholds of every port, bytes, `[P]` each.
         samples: statistics of every sample, `[T, P]` each; None unless they were asked for.
+        regimes: names of regimes in which the fluid is off, see `sim.regimes`; none on packets.
     """
 
     topology: Topology
@@ -209,6 +211,7 @@ class Replay:
     bytes: dict[str, float]
     ecn: Ecn
     samples: Rows | None = None
+    regimes: tuple[str, ...] = ()
 
     def summary(self) -> dict[str, Any]:
         """All results but the series, ready for JSON (`None` where there is no number).
@@ -221,7 +224,8 @@ class Replay:
             `late_feedback` (ticks of flows whose feedback was cut); `slowdown` per size class
             (flows, mean, p50, p95, p99); `ports` per port class (see `_port_class`); `marks`
             (expected number of marked packets), `pauses`, `drops` (in packets); names of the
-            `flags` that are raised, see `sim.flags`; `bytes` (`offered
+            `flags` that are raised, see `sim.flags`; names of `regimes` in which the fluid is off,
+            see `sim.regimes`; `bytes` (`offered
             = delivered + queued + waiting + dropped + error`, wire bytes; dropped bytes are offered
             again).
         """
@@ -252,6 +256,7 @@ class Replay:
             "pauses": int(counts["pauses"]),
             "drops": counts["drops"],
             "flags": list(flags.names(int(counts["flags"]))),
+            "regimes": list(self.regimes),
             "bytes": self.bytes,
         }
         summary: dict[str, Any] = without_nan(tree)
@@ -348,6 +353,7 @@ def replayed(
         bytes=balance,
         ecn=thresholds,
         samples=record.rows,
+        regimes=tuple(regimes_of(sim, float(jnp.min(thresholds.kmin)))),
     )
 
 
