@@ -429,6 +429,7 @@ def _simulator(spec: Scenario, counts: tuple[str, ...], reward: Reward) -> Simul
         ack_priority=spec.ack_priority,
         accrue=reward.accrues,
         accrue_whole=reward.whole,
+        accrue_powers=reward.powers,
         counts=counts,
         buffer_mib=spec.buffer_mib,
         memory_us=spec.memory_us,

@@ -18,6 +18,12 @@ from those of `slowdown` by the weights of the finished flows and by what unfini
 delivered. This is potential-based shaping (Ng, Harada, Russell, ICML'99): throughput earns reward
 at once, not only when a flow of many milliseconds ends.
 
+    objective, objective-shaped    likewise, with costs that bend as J does
+
+The objective J has the p99 of short flows and the geometric mean of long ones. So a short flow of
+slowdown s costs 1 + (s^2 - 1) / 2 here, and a long one 1 + log s: the sum over the long ones then
+is the logarithm of J's part, and late short flows cost more than early ones gain.
+
 The papers' rewards are options. Each weighs the link's utilisation against a measure of its queue,
 both in [0, 1], so the reward is in [0, 1] too:
 
@@ -273,6 +279,8 @@ class Reward:
         accrues: whether it reads `PortStats.accrued` and `progress`.
         team: whether every port earns the sum over all ports instead of its own part.
         whole: whether a port earns all of the flows that cross it instead of its share.
+        powers: how costs grow with slowdowns, by size class, see `delays.bent`; empty for the
+            slowdown itself.
     """
 
     name: str
@@ -280,6 +288,7 @@ class Reward:
     accrues: bool = False
     team: bool = False
     whole: bool = False
+    powers: tuple[float, ...] = ()
 
     def __call__(
         self,
@@ -325,6 +334,9 @@ def _as_reward(name: str, reward: object) -> Reward:
     raise bad_value(f"reward {name}", reward, allowed)
 
 
+AS_OBJECTIVE = (2.0, 1.0, 0.0)
+"""Powers of `delays.bent` for short, medium and long flows, after the parts of J."""
+
 REWARDS: Registry[Reward] = Registry(
     "reward",
     {
@@ -333,6 +345,12 @@ REWARDS: Registry[Reward] = Registry(
         "haecn": Reward("haecn", _step_reward),
         "slowdown": Reward("slowdown", _slowdown_reward, accrues=True, team=True),
         "slowdown-shaped": Reward("slowdown-shaped", _shaped_reward, accrues=True, team=True),
+        "objective": Reward(
+            "objective", _slowdown_reward, accrues=True, team=True, powers=AS_OBJECTIVE
+        ),
+        "objective-shaped": Reward(
+            "objective-shaped", _shaped_reward, accrues=True, team=True, powers=AS_OBJECTIVE
+        ),
     },
     _as_reward,
 )

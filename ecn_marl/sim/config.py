@@ -82,6 +82,8 @@ class SimConfig:
         accrue: whether `PortStats.accrued` and `progress` are kept (else they are None).
         accrue_whole: whether every port on a flow's way accounts for the whole of it there, and not
             for a share.
+        accrue_powers: how the cost of a flow grows with its slowdown, by size class, see
+            `delays.bent`; empty for the slowdown itself.
         counts: which of `state.COUNTS` the ports count, in any order; the others are None in
             `PortStats`, and cost nothing.
         buffer_mib: default shared buffer of each switch, MiB.
@@ -117,6 +119,7 @@ class SimConfig:
     ack_priority: Annotated[bool, Flag()] = False
     accrue: Annotated[bool, Flag()] = False
     accrue_whole: Annotated[bool, Flag()] = False
+    accrue_powers: tuple[float, ...] = ()
     counts: tuple[str, ...] = ()
     buffer_mib: Annotated[float, Real(above=0.0, high=1e9, unit="MiB")] = 32.0
     pfc_alpha: Annotated[float | None, Real(above=0.0, high=1.0, none=True)] = None

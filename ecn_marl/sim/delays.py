@@ -66,6 +66,19 @@ def residence(
     return jnp.where(inside, time, 0.0)
 
 
+def age(cfg: SimConfig, step: Int[Array, ""], flows: Flows) -> Float[Array, " flows"]:
+    """Time since each flow began, µs, `[F]`.
+
+    Args:
+        cfg: shapes and clocks.
+        step: substeps since the start.
+        flows: slots.
+    """
+    # Subtracted as integers: float32 clocks would lose microseconds in long episodes.
+    substeps = (step - flows.start_step).astype(flows.tail.dtype)
+    return substeps * cfg.dt_us - flows.start_rest
+
+
 def progress(cfg: SimConfig, before: Flows, after: Flows) -> Float[Array, " flows"]:
     """Share of its bytes that each flow delivered since the last tick, `[F]`; 1 over its life.
 
@@ -92,7 +105,8 @@ def accrued(
 ) -> tuple[Float[Array, "ports 3"], Float[Array, "ports 3"]]:
     """Slowdown and progress that accrued in a tick, by port and size class.
 
-    Every flow accrues its `residence` over its ideal FCT. The ports on its way account for it in
+    Every flow accrues its `residence` over its ideal FCT, or what that adds to its cost, see `bent`
+    and `SimConfig.accrue_powers`. The ports on its way account for it in
     proportion to the time a packet takes at each now, (queue + packet) / rate: its wait there and
     its transmission. The shares of a flow add up to one, so the ports add up to its total. Its
     `progress` is shared likewise. With `accrue_whole` each port accounts for all of both.
@@ -125,8 +139,15 @@ def accrued(
     if cfg.accrue_whole:
         ones = jnp.ones_like(hop_time)
         share = ones if parts is None else ones * jnp.tile(parts, (len(bounds) - 1, 1))
-    cost = residence(cfg, queues.step, before, after) / jnp.maximum(before.ideal, 1e-6)
     kind = size_class(before.payload)
+    ideal = jnp.maximum(before.ideal, 1e-6)
+    cost = stay = residence(cfg, queues.step, before, after) / ideal
+    if cfg.accrue_powers:
+        done = (before.stage != life.DONE) & (after.stage == life.DONE)
+        end = age(cfg, queues.step, before) + jnp.where(done, after.tail, 0.0)
+        now = jnp.where(stay > 0.0, end / ideal, 0.0)
+        was = jnp.maximum(now - stay, 0.0)
+        cost = bent(now, kind, cfg.accrue_powers) - bent(was, kind, cfg.accrue_powers)
 
     def by_port(values: Array) -> Array:
         levels, kinds = [], ways.per_way(kind, w)
@@ -138,6 +159,27 @@ def accrued(
         return jnp.concatenate(levels)
 
     return by_port(cost), by_port(progress(cfg, before, after))
+
+
+def bent(
+    slowdown: Float[Array, " flows"], kind: Int[Array, " flows"], powers: tuple[float, ...]
+) -> Float[Array, " flows"]:
+    """What a slowdown costs: Box and Cox' curve of the flow's size class.
+
+    It is s up to a slowdown s of 1, which no flow can avoid, and 1 + (s^p - 1) / p beyond: the
+    slowdown itself with p = 1, its logarithm with 0, and with 2 the late flows cost more.
+
+    Args:
+        slowdown: age over ideal FCT of each flow, `[F]`.
+        kind: size class of each, `[F]`.
+        powers: p of each size class.
+    """
+    beyond = jnp.maximum(slowdown, 1.0)
+    cost = jnp.minimum(slowdown, 1.0)
+    for number, power in enumerate(powers):
+        more = jnp.log(beyond) if power == 0.0 else (beyond**power - 1.0) / power
+        cost = cost + jnp.where(kind == number, more, 0.0)
+    return cost
 
 
 class Completion(NamedTuple):
@@ -171,9 +213,8 @@ def completion(cfg: SimConfig, state: SimState, params: SimParams) -> Completion
     flows, totals, bins = state.flows, state.totals, cfg.bins
     inside = (flows.stage != life.FREE) & (flows.stage != life.DONE)
     ongoing = inside & life.in_window(flows.start_step, flows.start_rest, cfg.dt_us, params.window)
-    # Subtracted as integers: float32 clocks would lose microseconds in long episodes.
-    age = (state.step - flows.start_step).astype(flows.tail.dtype) * cfg.dt_us - flows.start_rest
-    slowdown = jnp.maximum(age / jnp.maximum(flows.ideal, 1e-6), 1.0)
+    so_far = age(cfg, state.step, flows)
+    slowdown = jnp.maximum(so_far / jnp.maximum(flows.ideal, 1e-6), 1.0)
     kind = size_class(flows.payload)
     by_class = ongoing & (kind == jnp.arange(3)[:, None])
     histogram = jnp.zeros((0,), jnp.int32) if totals.histogram is None else totals.histogram

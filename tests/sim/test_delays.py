@@ -81,6 +81,27 @@ def test_with_whole_credit_a_port_accounts_for_all_of_its_flows():
     np.testing.assert_allclose(progress, flows[:, :n], rtol=1e-4)
 
 
+def test_bent_costs_add_up_to_the_cost_of_the_slowdown_at_the_end():
+    """Box and Cox' curve of each flow's completion time, whatever the ticks in between."""
+    rows = [*ROWS, (3, 4, 1_100_000, 22.0), (1, 5, 9_000, 40.0)]
+    sim, params = replace(SPINE, accrue_powers=(2.0, 1.0, 0.0)), params_of(rows)
+    n = sim.topology.n_ports
+    ecn = Ecn(jnp.full((n,), 5e3), jnp.full((n,), 2e5), jnp.full((n,), 0.01))
+    state, stats = program(sim)(start(sim)(jax.random.key(1), params), params, ecn)
+    plan, net = params.traffic[0], jax.tree.map(jnp.asarray, params.net)
+    source = Schedule(1.0, netcases.ROWS)
+    offer = source.offer(source.init(jax.random.key(0), plan, net.nic_rate), plan, net.nic_rate)
+    paths = find_paths(net, offer, hash_bits(state.seed, jnp.arange(netcases.ROWS), 17))
+    s = (np.asarray(state.fct_log) / np.asarray(paths.ideal))[: len(rows)].astype(np.float64)
+    assert np.isfinite(s).all() and (s > 1.0).all(), "all have finished, none before its time"
+    cost = {0: (1.0 + s**2) / 2.0, 1: s, 2: 1.0 + np.log(s)}
+    kinds = np.searchsorted(SIZE_CLASSES, [row[2] for row in rows])
+    expected = [cost[k][kinds == k].sum() for k in range(3)]
+    accrued = np.asarray(stats.accrued, np.float64).sum((0, 1))
+    assert not np.allclose(expected, np.bincount(kinds, s, 3), rtol=1e-2), "the curve matters"
+    np.testing.assert_allclose(accrued, expected, rtol=1e-3)
+
+
 def test_the_window_decides_what_is_measured():
     rows = [(1, 0, 20_000, 10.0), (3, 0, 9_000_000, 400.0), (2, 0, 50_000, 405.0), (4, 5, 1, 900.0)]
     sim, params = SPINE, params_of(rows)
