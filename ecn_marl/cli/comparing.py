@@ -176,11 +176,17 @@ def bench(
         str,
         typer.Option(
             metavar="fluid|packets",
-            help="packets: score all policies in the same episodes packet by packet, too, and show "
-            "both beside each other (an extra: pip install 'ecn-marl[packets]').",
+            help="packets: score rules and the best seed of every learner packet by packet, too, "
+            "and show both beside each other (an extra: pip install 'ecn-marl[packets]').",
         ),
     ] = "fluid",
     workers: Workers = 1,
+    packet_episodes: Annotated[
+        int,
+        typer.Option(
+            help="With --backend packets: number of the episodes that run on packets.", min=1
+        ),
+    ] = 32,
     records: Records = None,
     overwrite: Overwrite = False,
     allow_flagged: AllowFlagged = False,
@@ -230,6 +236,7 @@ def bench(
         allow_flagged=allow_flagged or None,
         backend=None if backend == "fluid" else backend,
         workers=None if workers == 1 else workers,
+        packet_episodes=None if packet_episodes == 32 else packet_episodes,
     )
     if scenarios == [RATES]:
         known = ("small", "smallest", "largest", "records", "overwrite")
@@ -242,7 +249,10 @@ def bench(
     if papers.are_papers(scenarios):
         _refuse(
             changed,
-            ("sealed", "split", "smallest", "largest", "allow_flagged", "backend", "workers"),
+            (
+                *("sealed", "split", "smallest", "largest", "allow_flagged"),
+                *("backend", "workers", "packet_episodes"),
+            ),
             "no such option with papers",
         )
         numbers = ("steps", "search_episodes", "eval_episodes", "eval_seed")
@@ -285,6 +295,7 @@ def bench(
             allow_flagged=allow_flagged,
             backend=backend,
             workers=workers,
+            packet_episodes=packet_episodes,
             about={"machine": describe()},
             show=show,
             **kept,

@@ -26,7 +26,8 @@ def agreement(fluid: Mapping[str, Record], packets: Mapping[str, Record]) -> dic
 
     Args:
         fluid: records of policies in the fluid, by name.
-        packets: records of the same episodes on packets.
+        packets: records on packets; of the same episodes or the first of them, and of all seeds or
+            of one (`meta["seed"]`).
 
     Returns:
         `policies`, lowest J on packets first, of all that are in both: `name`; J as `fluid` and
@@ -38,9 +39,11 @@ def agreement(fluid: Mapping[str, Record], packets: Mapping[str, Record]) -> dic
     """
     rows: list[dict[str, Any]] = []
     for name, record in packets.items():
-        if name not in fluid or fluid[name].columns["J"].shape != record.columns["J"].shape:
+        if name not in fluid:
             continue
-        ours, theirs = fluid[name].columns, record.columns
+        ours, theirs = _matching(fluid[name], record), record.columns
+        if ours["J"].shape != theirs["J"].shape:
+            continue
         ratios = {figure: _ratio(ours[figure], theirs[figure]) for figure in FIGURES}
         means = {"fluid": _geometric(ours["J"]), "packets": _geometric(theirs["J"])}
         rows.append({"name": name, **means, "ratios": ratios})
@@ -54,6 +57,13 @@ def agreement(fluid: Mapping[str, Record], packets: Mapping[str, Record]) -> dic
         result["tau"] = float(stats.kendalltau(*pairs.T).statistic)
         result["r"] = float(np.corrcoef(*pairs.T)[0, 1])
     return result
+
+
+def _matching(fluid: Record, packets: Record) -> dict[str, np.ndarray]:
+    """Columns of the episodes and seeds that ran on packets."""
+    seed = packets.meta.get("seed")
+    seeds = slice(None) if seed is None else slice(seed, seed + 1)
+    return {name: x[seeds, : packets.episodes] for name, x in fluid.columns.items()}
 
 
 def _geometric(values: np.ndarray) -> float | None:

@@ -119,7 +119,7 @@ def scored(
     for name in missing:
         if name in SEARCHED:
             _search(plan, place, name, show)
-    episode_keys = (keys or report_keys)(plan, place, missing, requests)
+    episode_keys = (keys or report_keys)(plan, place, missing, requests)[: place.episodes]
     folder.mkdir(parents=True, exist_ok=True)
     with processes(workers if is_packets(place.backend) else 1) as pool:
         for name in missing:
@@ -162,7 +162,8 @@ def begin_recording(plan: Comparison, place: Place, policies: Sequence[str]) -> 
     for name in kept:
         learns = plan.recipe(place.site.scenario, name) is not None
         label = name if learns else resolve(name).label
-        shown |= {(name, seed): label for seed in range(plan.seeds if learns else 1)}
+        seeds = plan.seeds if learns and not is_packets(place.backend) else 1
+        shown |= {(name, seed): label for seed in range(seeds)}
     about = recording_facts(
         scenario=place.name,
         options=json_types(place.options, str),
@@ -171,7 +172,12 @@ def begin_recording(plan: Comparison, place: Place, policies: Sequence[str]) -> 
         asked=settings_hash([_request(plan, place, name) for name in kept]),
     )
     folder = plan.records / searches.file_name(place.name)
-    return Recording(folder, shown, plan.episodes, about, plan.overwrite, resume=True)
+    return Recording(folder, shown, episodes_in(plan, place), about, plan.overwrite, resume=True)
+
+
+def episodes_in(plan: Comparison, place: Place) -> int:
+    """Episodes that every policy is scored on in a place."""
+    return plan.episodes if place.episodes is None else place.episodes
 
 
 def _stored(file: Path, request: Mapping[str, object]) -> Record | None:
@@ -189,7 +195,7 @@ def _request(plan: Comparison, place: Place, name: str) -> dict[str, Any]:
         "scenario": place.name,
         "played": place.scenario,
         "stream": plan.stream,
-        "episodes": plan.episodes,
+        "episodes": episodes_in(plan, place),
         "eval_seed": None if plan.stream == SEALED else plan.eval_seed,
         "options": place.options,
         "windows": place.windows,
@@ -305,7 +311,7 @@ class Scoring(NamedTuple):
             env: the environment.
             controller: the controller.
             build: makes both, in a process; pickles.
-            seed: number of the learner's seed.
+            seed: number of the learner's seed among those that are scored.
             **options: further arguments of `evaluate`, which processes do without, but `progress`.
         """
         keep = None if self.kept is None else self.kept(seed)
@@ -315,7 +321,7 @@ class Scoring(NamedTuple):
                 env.default_params,
                 controller,
                 name=self.name,
-                episodes=self.plan.episodes,
+                episodes=len(self.keys),
                 keys=self.keys,
                 keep=keep,
                 **options,
@@ -351,7 +357,7 @@ def _score_rule(scoring: Scoring) -> Scored:
         partial(of_arena, arena, name, found),
         runner=shared_runner(controller, place.windows),
         windows=place.windows,
-        progress=lambda done: move(done / plan.episodes, "episodes"),
+        progress=lambda done: move(done / len(scoring.keys), "episodes"),
     )
     meta: dict[str, Any] = {"options": place.options}
     if _beside_curves(place, name):
@@ -391,12 +397,17 @@ def _curve_level(plan: Comparison, place: Place, env: PortEnvironment, fixed: ob
 
 
 def _score_learner(scoring: Scoring) -> Scored:
-    """Score the policies of all seeds of a run."""
+    """Score the policies of all seeds of a run; on packets, that of the best checkpoint."""
     plan, place, name, keys, show, *_ = scoring
     move = show(f"{place.name}: score {name}")
     run = run_folder(place.site, name)
     began = time.perf_counter()
     algorithm, actors = run_actors(run)
+    rows = read_rows(run)
+    learning = curves(rows, plan.seeds)
+    chosen = list(range(len(actors)))
+    if is_packets(place.backend):
+        chosen = [best_seed(learning)]
     view = _recipe(plan, place.site, name).options
     options = in_view(place.scenario, place.options, view)
     delay_option: dict[str, Any] = {}
@@ -413,17 +424,16 @@ def _score_learner(scoring: Scoring) -> Scored:
         return episodes_runner(env, params, build, place.windows)
 
     evaluations: list[Evaluation] = []
-    for i, actor in enumerate(actors):
+    for number, i in enumerate(chosen):
         evaluation = scoring.evaluate(
             env,
-            greedy_controller(algorithm, actor, env),
+            greedy_controller(algorithm, actors[i], env),
             partial(_trained, run, i, place.scenario, place.backend, {**options, **delay_option}),
-            seed=i,
-            runner=partial(_with_actor, compiled, actor),
+            seed=number,
+            runner=partial(_with_actor, compiled, actors[i]),
         )
         evaluations.append(evaluation)
-        move((i + 1) / len(actors), "seeds")
-    rows = read_rows(run)
+        move((number + 1) / len(chosen), "seeds")
     config = read_config(run)
     meta = {
         "options": {**config["options"], **place.options},
@@ -438,7 +448,15 @@ def _score_learner(scoring: Scoring) -> Scored:
         **_decision_costs(algorithm, actors[0], evaluations[0], env),
         **delay_option,
     }
-    return evaluations, meta, curves(rows, plan.seeds)
+    if is_packets(place.backend):
+        meta["seed"] = chosen[0]
+        learning = learning and [learning[chosen[0]]]
+    return evaluations, meta, learning
+
+
+def best_seed(learning: Curves | None) -> int:
+    """Number of the seed whose best checkpoint has the lowest J; the first without any."""
+    return 0 if learning is None else int(np.argmin([j.min() for _, j in learning]))
 
 
 def _trained(

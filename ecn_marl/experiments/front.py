@@ -232,6 +232,7 @@ def bench(
     allow_flagged: bool = False,
     backend: str = FLUID,
     workers: int = 1,
+    packet_episodes: int = 32,
     about: Mapping[str, object] | None = None,
     show: Callable[[str], wf.Show] | None = None,
 ) -> BenchResult:
@@ -256,9 +257,10 @@ def bench(
             None for none.
         overwrite: whether to replace records of another plan there.
         allow_flagged: whether results that do not count are scored all the same.
-        backend: `packets` to score all policies in the same episodes on packets, too, and to show
-            both beside each other; see `registry.make`.
+        backend: `packets` to score rules and the best seed of every learner on packets, too, and
+            to show both beside each other; see `registry.make`.
         workers: with packets, processes that run an episode at a time each.
+        packet_episodes: with packets, how many of the episodes run on them, the first ones.
         about: further facts for `results.json`, such as the machine.
         show: `show(task)(share done, note)` moves a bar; None for one in notebooks.
 
@@ -286,6 +288,7 @@ def bench(
         overwrite=overwrite,
         backend=backend,
         workers=workers,
+        packet_episodes=packet_episodes,
     )
     with ExitStack() as stack:
 

@@ -62,6 +62,9 @@ class Plan:
         overwrite: whether to replace records of another plan there.
         backend: `packets` to score the same episodes on packets, too, see `registry.make`.
         workers: processes that run episodes on packets, one at a time each.
+        packet_episodes: the first so many of the episodes are scored on packets, and of every
+            learner the seed with the best checkpoint (`seed` in the record's `meta`; in tables of
+            flows and ports its number is 0).
     """
 
     scenarios: tuple[str, ...]
@@ -81,10 +84,11 @@ class Plan:
     overwrite: bool = False
     backend: str = FLUID
     workers: int = 1
+    packet_episodes: int = 32
 
     def __post_init__(self) -> None:
         """Check everything before anything is trained."""
-        for name in ("seeds", "episodes", "eval_episodes"):
+        for name in ("seeds", "episodes", "eval_episodes", "packet_episodes"):
             if getattr(self, name) < 1:
                 raise bad_value(name, getattr(self, name), "an integer >= 1")
         if self.steps is not None and self.steps < 1:
@@ -127,7 +131,8 @@ class Plan:
         places = self._in_fluid()
         if not is_packets(self.backend):
             return places
-        return [x for place in places for x in (place, place.on_packets())]
+        few = min(self.packet_episodes, self.episodes)
+        return [x for place in places for x in (place, place.on_packets(few))]
 
     def _in_fluid(self) -> list[Place]:
         if self.split is None:
@@ -251,6 +256,7 @@ class Place:
         windows: equal parts of an episode whose numbers are kept, 0 for none.
         measured_delay: whether learners' decisions take as long as they take on this machine.
         backend: what simulates the network, see `registry.make`.
+        episodes: the first so many of the plan's episodes are scored; None for all.
     """
 
     name: str
@@ -261,11 +267,12 @@ class Place:
     windows: int = 0
     measured_delay: bool = False
     backend: str = FLUID
+    episodes: int | None = None
 
-    def on_packets(self) -> Place:
-        """The same place, simulated packet by packet."""
+    def on_packets(self, episodes: int) -> Place:
+        """The same place, simulated packet by packet, in the first of its episodes."""
         name, folder = self.name + ON_PACKETS, self.folder / PACKETS
-        return replace(self, name=name, folder=folder, backend=PACKETS)
+        return replace(self, name=name, folder=folder, backend=PACKETS, episodes=episodes)
 
     @property
     def searches(self) -> Path:
