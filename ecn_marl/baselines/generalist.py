@@ -26,7 +26,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl.baselines.ippo import IPPO
 from ecn_marl.baselines.rl.networks import moments, standardise
 from ecn_marl.baselines.rl.ppo import Batch, Rule, improve_both
-from ecn_marl.baselines.rl.ppo_trainer import PPOConfig, TrainState, clip_range
+from ecn_marl.baselines.rl.ppo_trainer import PPOConfig, TrainState, clip_range, entropy_weight
 from ecn_marl.envs.interface import PortEnvironment
 
 
@@ -154,10 +154,10 @@ class Generalist(IPPO):
     ) -> tuple[TrainState, dict[str, Array]]:
         """`PPOTrainer.learn`; a loss is the mean of those in the scenarios."""
         c = self.config
-        clip = clip_range(c, state.updates)
+        clip, entropy = clip_range(c, state.updates), entropy_weight(c, state.updates)
 
         def policy_loss(actor: PyTree, of_all: Sequence[Batch]) -> tuple[Array, dict[str, Array]]:
-            return _mean_loss([self.policy_loss(actor, own, clip) for own in of_all])
+            return _mean_loss([self.policy_loss(actor, own, clip, entropy) for own in of_all])
 
         def value_loss(critic: PyTree, of_all: Sequence[Batch]) -> tuple[Array, dict[str, Array]]:
             return _mean_loss([self.value_loss(critic, own) for own in of_all])

@@ -23,7 +23,7 @@ SMALL = IPPOConfig(envs=16, rollout=16, epochs=4, minibatches=2, actor_lr=3e-3, 
 
 
 def test_policy_loss_by_hand():
-    algorithm = IPPO(ToyEnv(), IPPOConfig(entropy=0.5))
+    algorithm = IPPO(ToyEnv(), IPPOConfig())
     actor = algorithm.init(jax.random.key(0), PARAMS).actor
     zero = jax.tree.map(jnp.zeros_like, actor)  # uniform over five choices
     old = np.log([[0.1, 0.2, 0.4]])
@@ -37,7 +37,7 @@ def test_policy_loss_by_hand():
     ratio = 0.2 / np.exp(old)  # 2, 1, 0.5
     advantage = (np.array([[1.0, -2.0, 4.0]]) - 1.0) / np.std([1.0, -2.0, 4.0])
     gain = np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage).mean()
-    loss, metrics = algorithm.policy_loss(zero, batch, 0.2)
+    loss, metrics = algorithm.policy_loss(zero, batch, 0.2, 0.5)
     assert float(loss) == pytest.approx(-gain - 0.5 * np.log(5), rel=1e-5)
     assert float(metrics["clipped"]) == pytest.approx(2 / 3)
 

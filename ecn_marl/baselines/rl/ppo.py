@@ -49,7 +49,12 @@ def explained_variance(target: Array, value: Array) -> Array:
 
 
 def policy_loss(
-    head: Head, out: Array, batch: Batch, clip: float | Array, entropy: float, shared: bool = True
+    head: Head,
+    out: Array,
+    batch: Batch,
+    clip: float | Array,
+    entropy: float | Array,
+    shared: bool = True,
 ) -> tuple[Array, dict[str, Array]]:
     """Clipped surrogate objective and entropy bonus, and their metrics.
 

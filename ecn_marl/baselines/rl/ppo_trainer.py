@@ -84,6 +84,8 @@ class PPOConfig:
         clip_decay_updates: see `clip_decay`; epsilon does not shrink before.
         clip_min: epsilon never shrinks below this.
         entropy: weight of the entropy bonus.
+        entropy_start: what is added to it at the start; falls linearly to 0 over the first half of
+            `anneal_updates`, and stays if these are 0.
         max_grad_norm: gradients are scaled down to this norm.
         hidden: widths of the hidden layers of actor and critic.
         shared: one set of parameters for all agents, or one per agent.
@@ -118,6 +120,7 @@ class PPOConfig:
     clip_decay_updates: int = 50
     clip_min: float = 0.05
     entropy: float = 3e-3
+    entropy_start: float = 0.0
     max_grad_norm: float = 0.5
     hidden: tuple[int, ...] = (64, 64)
     shared: bool = True
@@ -139,7 +142,7 @@ class PPOConfig:
             check.shares(self, "critic_lambda")
         check.positive(self, "actor_lr", "critic_lr", "clip", "clip_decay", "reward_scale")
         check.positive(self, "max_grad_norm", infinite=True)
-        check.not_negative(self, "clip_min", "entropy")
+        check.not_negative(self, "clip_min", "entropy", "entropy_start")
         check.widths(self, "hidden")
         check.positive(self, "value_clip", "huber", infinite=True)
         for name in ("persistence", "value_norm_decay"):
@@ -291,6 +294,13 @@ def clip_range(config: PPOConfig, updates: Array) -> Array:
     t = updates / config.clip_decay_updates
     decay = jnp.where(t > 1.0, jnp.asarray(config.clip_decay) ** t, 1.0)
     return jnp.maximum(config.clip * decay, config.clip_min)
+
+
+def entropy_weight(config: PPOConfig, updates: Array) -> Array:
+    """Weight of the entropy bonus after some updates."""
+    half = config.anneal_updates / 2.0
+    left = jnp.maximum(1.0 - updates / half, 0.0) if config.anneal_updates else 1.0
+    return jnp.asarray(config.entropy + config.entropy_start * left, jnp.float32)
 
 
 def optimiser(config: PPOConfig, lr: float, shared: bool = True) -> optax.GradientTransformation:
@@ -498,21 +508,21 @@ class PPOTrainer(Trainer):
     ) -> tuple[TrainState, dict[str, Array]]:
         """`epochs` passes of gradient steps on both losses; metrics are those of `improve`."""
         c = self.config
-        clip = clip_range(c, state.updates)
+        clip, entropy = clip_range(c, state.updates), entropy_weight(c, state.updates)
         rules: tuple[Rule, Rule] = (
-            (lambda net, minibatch: self.policy_loss(net, minibatch, clip), self.actor_opt),
+            (lambda net, rows: self.policy_loss(net, rows, clip, entropy), self.actor_opt),
             (self.value_loss, self.critic_opt),
         )
         state, losses = improve_both(state, rules, batch, key, c.epochs, c.minibatches)
         return state, losses | {"clip": clip}
 
     def policy_loss(
-        self, actor: PyTree, batch: Batch, clip: float | Array
+        self, actor: PyTree, batch: Batch, clip: float | Array, entropy: float | Array
     ) -> tuple[Array, dict[str, Array]]:
         """Clipped surrogate objective (PET, Eq. 11) and entropy bonus; see `policy_loss`."""
         c = self.config
         out = self.outputs(actor, batch.obs)
-        return policy_loss(self.head, out, batch, clip, c.entropy, c.shared)
+        return policy_loss(self.head, out, batch, clip, entropy, c.shared)
 
     def value_loss(self, critic: PyTree, batch: Batch) -> tuple[Array, dict[str, Array]]:
         """Loss of the critic (PET, Eq. 12), with `huber` and `value_clip` that of Yu et al.

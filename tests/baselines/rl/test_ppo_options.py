@@ -14,7 +14,7 @@ from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.rl import class_weights
 from ecn_marl.baselines.rl.distributions import Head
 from ecn_marl.baselines.rl.ppo import Batch, policy_loss
-from ecn_marl.baselines.rl.ppo_trainer import kept_share
+from ecn_marl.baselines.rl.ppo_trainer import entropy_weight, kept_share
 
 PARAMS = ToyParams(max_steps=10)
 KEEPING = IPPOConfig(envs=64, rollout=32, minibatches=2, persistence=0.6)
@@ -58,6 +58,14 @@ def test_the_share_falls_to_nothing_over_the_run():
     share = [float(kept_share(falling, jnp.int32(n))) for n in (0, 5, 10, 20)]
     assert share == pytest.approx([0.6, 0.3, 0.0, 0.0])
     assert float(kept_share(KEEPING, jnp.int32(1000))) == pytest.approx(0.6)
+
+
+def test_the_entropy_bonus_of_the_start_is_gone_after_half_of_the_run():
+    config = IPPOConfig(entropy=0.1, entropy_start=0.4, anneal_updates=20)
+    weights = [float(entropy_weight(config, jnp.int32(n))) for n in (0, 5, 10, 20)]
+    assert weights == pytest.approx([0.5, 0.3, 0.1, 0.1])
+    constant = replace(config, anneal_updates=0)
+    assert float(entropy_weight(constant, jnp.int32(1000))) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("shared", [True, False])
