@@ -112,7 +112,7 @@ def test_credit_goes_with_any_reward_in_completion_times():
     ecn_marl.register_reward("slow", slow)
     assert ecn_marl.make(STAR, reward="slow", credit="team").reward.team
     assert not ecn_marl.make(STAR, reward="slow", credit="path").reward.team
-    with pytest.raises(ValueError, match="only slowdown and slowdown-shaped and slow are shared"):
+    with pytest.raises(ValueError, match="only slowdown and slowdown-shaped and objective and"):
         ecn_marl.make(STAR, reward="acc", credit="path")
 
 

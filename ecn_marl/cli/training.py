@@ -102,7 +102,8 @@ def train(
     reward: Annotated[
         str | None,
         typer.Option(
-            help="The reward: slowdown, slowdown-shaped, acc, pet, haecn.",
+            help="The reward: slowdown, slowdown-shaped, objective, objective-shaped, acc, pet, "
+            "haecn.",
             show_default="the recipe's, else the scenario's",
         ),
     ] = None,

@@ -151,8 +151,7 @@ def make(
             (PET, §4.1.2): it observes and earns means over them, see `envs.agents`.
         per_queue: whether an agent sees and sets each queue of a port (PET, §4.5.2), see
             `envs.queues`. Scenarios with traffic classes have several queues at a port.
-        reward: `slowdown`, `slowdown-shaped`, `acc`, `pet`, `haecn`, or a reward. None for the
-            scenario's.
+        reward: a name of `rewards.REWARDS`, or a reward. None for the scenario's.
         history: intervals per observation (else that of the feature set).
         load: load of all traffic sources that have one (else that of the scenario), a share of the
             line rate up to 1.5; refused where none has.
