@@ -269,10 +269,11 @@ OBJECTIVE_POWERS = (2.0, 1.0, 0.0)
 """Powers of `delays.bent` for short, medium and long flows, after the parts of J."""
 
 OBJECTIVE_WEIGHTS = (0.1, 1.0, 1.0)
-"""Factors of the weights of size classes for such costs. Scenarios have weights for plain slowdowns,
-with which classes count alike under SECN1. Squares of slowdowns are larger, and logarithms smaller:
-if all short flows, or all long ones, get slower by the same factor, log J changes alike with .02 to
-.09 under the rule, in the five scenarios of the benchmark."""
+"""Factors of the weights of size classes for such costs.
+
+Scenarios have weights for plain slowdowns, with which classes count alike under SECN1. Squares of
+slowdowns are larger, and logarithms smaller: in the five scenarios of the benchmark, under the rule,
+all short flows and all long ones count as in J with a factor of .02 to .09."""
 
 
 def _objective(params: RewardParams) -> RewardParams:

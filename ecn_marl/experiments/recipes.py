@@ -174,8 +174,8 @@ _PPO = {
 interval of deep marking while a port restores gains nothing within 2 ms, and 20 to 100 times its
 first gain within 30 ms: data that are read in time do not disturb the next phase. Features are
 standardised; without it the learner tells the phases apart too late. Eight environments make small
-and frequent updates. All this, `PMAX` and `INTERVAL_US` were found by hand in some 25 runs of `ippo`
-and of the simple rule, on training and tuning episodes of `restore-serve-v0`. The reward and
+and frequent updates. All this, `PMAX` and `INTERVAL_US` were found by hand in some 25 runs of
+`ippo` and of the simple rule, on training and tuning episodes of `restore-serve-v0`. The reward and
 `entropy_start` were chosen later, from 12 arms of three runs each there and four on `mixed-rtt-v0`;
 without it one seed in three settles on the rung below the deepest one. See `docs/benchmark.md`.
 Learning rates fall over the run: with constant ones J varied by a tenth between the last
