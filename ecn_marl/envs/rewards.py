@@ -272,8 +272,8 @@ OBJECTIVE_WEIGHTS = (0.1, 1.0, 1.0)
 """Factors of the weights of size classes for such costs.
 
 Scenarios have weights for plain slowdowns, with which classes count alike under SECN1. Squares of
-slowdowns are larger, and logarithms smaller: in the five scenarios of the benchmark, under the rule,
-all short flows and all long ones count as in J with a factor of .02 to .09."""
+slowdowns are larger, and logarithms smaller: in the five scenarios of the benchmark, under the
+rule, all short flows and all long ones count as in J with a factor of .02 to .09."""
 
 
 def _objective(params: RewardParams) -> RewardParams:

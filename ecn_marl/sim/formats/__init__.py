@@ -8,9 +8,11 @@
 | `hpcc_fct` | `fct.txt`, written | HPCC |
 | `cdf` | flow sizes: `size percent` or `size,fraction` | traffic generators |
 | `goal` | schedules of sends, receives, computations: a graph of flows | LogGOPSim and its kin |
+| `chakra` | execution traces as JSON, one of every rank: a graph of flows | MLCommons, ASTRA-sim |
 
 `hpcc_senders` finds the preset that a `config.txt` has the constants of, `case` reads the files of
-an experiment together, `lines` knows lines, units, and what kind of file a file is.
+an experiment together, `schedules` makes graphs of flows, `lines` knows lines, units, and what kind
+of file a file is.
 
     case = read_case("flow.txt", "topology.txt", "config.txt")
     result = replay(case.flows, case.topology, Settings(**case.settings))

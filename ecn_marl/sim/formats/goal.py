@@ -13,77 +13,29 @@ computations, and which of them wait for which.
       l1: recv 100000b from 0 tag 3
     }
 
-A send becomes a flow from host RANK. A computation becomes the delay of the flows that wait for it,
-1 ns a unit as in LogGOPSim. A receive is over when its flow has finished, whose last ACK arrives
-half a round trip after its last byte. A send is over when its flow has finished. Sends and receives
-of two ranks are matched by tag, in the order of the file.
+A send becomes a flow from host RANK, a unit of computation 1 ns as in LogGOPSim; see `schedules`.
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from ecn_marl._errors import bad_value
 from ecn_marl.errors import InvalidInput
 from ecn_marl.sim.formats.lines import whole
+from ecn_marl.sim.formats.schedules import KINDS, Op, Schedule, scheduled
 from ecn_marl.sim.graphs import Node, check_nodes
 from ecn_marl.sim.trace import Place, opened
 
 LABEL = re.compile(r"([A-Za-z][A-Za-z0-9_]*):")
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 
-KINDS = ("send", "recv", "calc")
 ORDERS = ("requires", "irequires")
 
 
-class Goal(NamedTuple):
-    """A schedule that was read.
-
-    Attributes:
-        nodes: the graph, for `Graph(nodes)`; a node's id is `RANK:NUMBER`, its send counted in the
-            rank from 0.
-        ranks: number of ranks; rank i is host i.
-        notes: what the graph does not have, in words; empty if it is the schedule as it is.
-    """
-
-    nodes: tuple[Node, ...]
-    ranks: int
-    notes: tuple[str, ...]
-
-
-@dataclass
-class _Op:
-    """An operation of a rank.
-
-    Attributes:
-        place: where it is in the file.
-        kind: of `KINDS`.
-        rank: its rank.
-        amount: bytes, or units of time.
-        peer: the other rank of a send or receive.
-        tag: of a send or receive.
-        after: operations that have to be over before.
-        beside: operations that have to have begun before.
-        flow: id of the flow of a send, and of what a receive waits for.
-    """
-
-    place: Place
-    kind: str
-    rank: int
-    amount: int
-    peer: int = -1
-    tag: int = 0
-    after: list[_Op] = field(default_factory=list)
-    beside: list[_Op] = field(default_factory=list)
-    flow: str = ""
-
-
-def read_goal(path: str | Path) -> Goal:
+def read_goal(path: str | Path) -> Schedule:
     """Read a schedule.
 
     Args:
@@ -97,36 +49,7 @@ def read_goal(path: str | Path) -> Goal:
     """
     path = Path(path)
     ranks, ops = _parsed(path)
-    _match(ops)
-    order = _in_order(path, ops)
-    begins: dict[int, dict[str, float]] = {}
-    ends: dict[int, dict[str, float]] = {}
-    uneven, nodes = 0, []
-    for op in order:
-        begin = _latest([ends[id(x)] for x in op.after] + [begins[id(x)] for x in op.beside])
-        begins[id(op)] = begin
-        if op.kind == "calc":
-            ends[id(op)] = {flow: delay + op.amount / 1e3 for flow, delay in begin.items()}
-        elif op.kind == "recv":
-            ends[id(op)] = _latest([begin, {op.flow: 0.0}])
-        else:
-            ends[id(op)] = {op.flow: 0.0}
-            waits = {flow: delay for flow, delay in begin.items() if flow != START}
-            delays = set((waits or begin).values()) or {0.0}
-            # A flow ends after the start, so a shorter time from the start on decides nothing.
-            uneven += len(delays) > 1 or begin.get(START, 0.0) > max(delays)
-            after = tuple(waits)
-            nodes.append(Node(op.flow, op.rank, op.peer, op.amount, max(delays), after))
-    if not nodes:
-        raise InvalidInput(f"{path}: no send: a schedule without flows")
-    check_nodes(nodes, str(path))
-    notes = []
-    if uneven:
-        notes.append(
-            f"{uneven} flows wait for several others with different times of computation after "
-            "each; the longest of these follows on the last one"
-        )
-    return Goal(tuple(nodes), ranks, tuple(notes))
+    return scheduled(path, ranks, ops)
 
 
 def goal_text(nodes: Sequence[Node], ranks: int) -> str:
@@ -168,19 +91,6 @@ def goal_text(nodes: Sequence[Node], ranks: int) -> str:
     return f"num_ranks {ranks}\n\n" + "\n\n".join(blocks) + "\n"
 
 
-START = ""
-"""Stands for the start of the schedule among what an operation waits for."""
-
-
-def _latest(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """What has to be over before, and the time from then on, µs: the longest of each."""
-    merged: dict[str, float] = {} if parts else {START: 0.0}
-    for part in parts:
-        for flow, delay in part.items():
-            merged[flow] = max(delay, merged.get(flow, 0.0))
-    return merged
-
-
 def _lines(path: Path) -> Iterator[tuple[Place, list[str]]]:
     """Words of every line, comments apart."""
     try:
@@ -197,11 +107,11 @@ def _lines(path: Path) -> Iterator[tuple[Place, list[str]]]:
             yield Place(path, number), words
 
 
-def _parsed(path: Path) -> tuple[int, list[_Op]]:
+def _parsed(path: Path) -> tuple[int, list[Op]]:
     """Number of ranks, and all operations."""
     ranks, rank, ops = 0, -1, []
     seen: set[int] = set()
-    labels: dict[str, _Op] = {}
+    labels: dict[str, Op] = {}
     place = Place(path, 1)
     for place, words in _lines(path):
         if words[0] == "num_ranks" and len(words) == 2 and not ranks:
@@ -242,13 +152,13 @@ def _rank(place: Place, word: str, ranks: int) -> int:
     return rank
 
 
-def _labelled(place: Place, labels: Mapping[str, _Op], label: str) -> _Op:
+def _labelled(place: Place, labels: Mapping[str, Op], label: str) -> Op:
     if label not in labels:
         raise place.error("label", label, "a label of this rank, above")
     return labels[label]
 
 
-def _operation(place: Place, words: list[str], rank: int, ranks: int) -> _Op:
+def _operation(place: Place, words: list[str], rank: int, ranks: int) -> Op:
     """`send|recv SIZEb to|from RANK [tag T] [cpu C] [nic N]`, `calc TIME [cpu C]`."""
     if len(words) < 2 or words[0] not in KINDS:
         allowed = "send, recv or calc, LABEL requires LABEL, LABEL irequires LABEL, or }"
@@ -256,7 +166,7 @@ def _operation(place: Place, words: list[str], rank: int, ranks: int) -> _Op:
     kind = words[0]
     if kind == "calc":
         _options(place, words[2:], ("cpu",))
-        return _Op(place, kind, rank, whole(place, "calc", words[1]))
+        return Op(place, kind, rank, whole(place, "calc", words[1]))
     word = "to" if kind == "send" else "from"
     if len(words) < 4 or words[2] != word or not words[1].endswith("b"):
         raise place.error(kind, " ".join(words), f"{kind} SIZEb {word} RANK")
@@ -266,7 +176,7 @@ def _operation(place: Place, words: list[str], rank: int, ranks: int) -> _Op:
     if peer == rank:
         raise place.error(word, words[3], "another rank")
     options = _options(place, words[4:], ("tag", "cpu", "nic"))
-    return _Op(place, kind, rank, size, peer, options.get("tag", 0))
+    return Op(place, kind, rank, size, peer, options.get("tag", 0))
 
 
 def _options(place: Place, words: list[str], known: tuple[str, ...]) -> dict[str, int]:
@@ -275,43 +185,3 @@ def _options(place: Place, words: list[str], known: tuple[str, ...]) -> dict[str
     if len(words) % 2 or any(name not in known for name in pairs):
         raise place.error("line", " ".join(words), " ".join(f"[{name} N]" for name in known))
     return {name: whole(place, name, word) for name, word in pairs.items()}
-
-
-def _match(ops: list[_Op]) -> None:
-    """Give sends the ids of their flows, and receives those of the flows that they wait for."""
-    sent: dict[tuple[int, int, int], deque[_Op]] = {}
-    counts: dict[int, int] = {}
-    for op in ops:
-        if op.kind == "send":
-            number = counts.get(op.rank, 0)
-            counts[op.rank], op.flow = number + 1, f"{op.rank}:{number}"
-            sent.setdefault((op.rank, op.peer, op.tag), deque()).append(op)
-    for op in ops:
-        if op.kind != "recv":
-            continue
-        waiting = sent.get((op.peer, op.rank, op.tag))
-        if not waiting:
-            raise op.place.error("recv", f"from {op.peer} tag {op.tag}", "a send of its own")
-        send = waiting.popleft()
-        if send.amount != op.amount:
-            raise op.place.error("size", op.amount, f"{send.amount}, that of its send")
-        op.flow = send.flow
-
-
-def _in_order(path: Path, ops: list[_Op]) -> list[_Op]:
-    """Operations such that each comes after what it waits for in its rank."""
-    unmet = {id(op): len(op.after) + len(op.beside) for op in ops}
-    waiting: dict[int, list[_Op]] = {id(op): [] for op in ops}
-    for op in ops:
-        for other in (*op.after, *op.beside):
-            waiting[id(other)].append(op)
-    ready = [op for op in ops if not unmet[id(op)]]
-    for op in ready:  # the loop appends to it
-        for other in waiting[id(op)]:
-            unmet[id(other)] -= 1
-            if not unmet[id(other)]:
-                ready.append(other)
-    if len(ready) < len(ops):
-        stuck = next(op for op in ops if unmet[id(op)])
-        raise stuck.place.error("operation", stuck.kind, "no cycle: it waits for itself")
-    return ready
