@@ -141,7 +141,8 @@ _LADDER = {
 
 _OWN = {
     **{"features": "flows-memory", "history": 1},
-    **{"reward": "objective-shaped", "credit": "flows", **_LADDER},
+    **{"reward": "slowdown-shaped", "credit": "flows"},
+    **{"reward_options": {"mice_factor": 2.0}, **_LADDER},
 }
 """Features and reward of learners of the benchmark's reward.
 
@@ -150,9 +151,19 @@ before, are too short for that where few flows begin. With the credit `path` a p
 short queue, though its flows were no faster: on `fabric-v0`, whose flows cross three queues, the
 reward of some seeds fell while they learned. `docs/benchmark.md` has both changes by seed.
 
-With plain slowdowns, and short flows counting twice, these learners earned more than the rule and
-the oracle, and were behind in J: they sped long flows up, and delayed the latest of the short ones,
-which make the p99. The costs of `objective-shaped` bend as J does.
+J weighs the logarithms of the classes' slowdowns. The scenario's weights do about the same near
+SECN1. Under better policies the slowdown of short flows is a third of that under SECN1, and so is
+its share of the reward. `mice_factor` makes up for it.
+"""
+
+_BENT = {name: x for name, x in _OWN.items() if name != "reward_options"} | {
+    "reward": "objective-shaped"
+}
+"""The same view with costs that bend as J does.
+
+With plain slowdowns `ippo` earned more than the rule and the oracle, and was behind in J: it sped
+long flows up, and delayed the latest of the short ones, which make the p99. The other learners have
+not been trained with this reward yet.
 """
 
 _PPO = {
@@ -166,18 +177,15 @@ _PPO = {
     "critic_lr": 2e-3,
     "entropy": 5e-4,
     "clip_decay": 1.0,
-    "reward_scale": 0.1,
+    "reward_scale": 0.03,
     "standardise": 64,
-    "entropy_start": 0.01,
 }
 """PPO for decisions whose gain comes late; the start of its tuning. In `restore-serve-v0`, one
 interval of deep marking while a port restores gains nothing within 2 ms, and 20 to 100 times its
 first gain within 30 ms: data that are read in time do not disturb the next phase. Features are
 standardised; without it the learner tells the phases apart too late. Eight environments make small
-and frequent updates. All this, `PMAX` and `INTERVAL_US` were found by hand in some 25 runs of
-`ippo` and of the simple rule, on training and tuning episodes of `restore-serve-v0`. The reward and
-`entropy_start` were chosen later, from 12 arms of three runs each there and four on `mixed-rtt-v0`;
-without it one seed in three settles on the rung below the deepest one. See `docs/benchmark.md`.
+and frequent updates. All this, `PMAX`, `INTERVAL_US` and `mice_factor` were found by hand in some
+25 runs of `ippo` and of the simple rule, on training and tuning episodes of `restore-serve-v0`.
 Learning rates fall over the run: with constant ones J varied by a tenth between the last
 checkpoints and between seeds. With falling ones, 120 k steps reached what 240 k had reached."""
 
@@ -188,7 +196,7 @@ _Q = {
     "envs": 16,
     "gradient_steps": 32,
     "target_every": 200,
-    "reward_scale": 0.1,
+    "reward_scale": 0.03,
     "standardise": 64,
 }
 """Q-learning for the same reward; the start of its tuning. Returns of up to 32 steps (8 ms) include
@@ -199,7 +207,7 @@ runs of `ddqn-fct` and 3 of `haecn-fct` of 60 to 100 k steps, two seeds each, on
 
 _PQN = {
     **{"gamma": 0.9975, "gae_lambda": 0.9, "rollout": 64, "envs": 8, "epochs": 4},
-    **{"minibatches": 4, "lr": 1e-3, "reward_scale": 0.1, "standardise": 64},
+    **{"minibatches": 4, "lr": 1e-3, "reward_scale": 0.03, "standardise": 64},
     **{"hidden": (128, 128), "epsilon_decay": 0.95, "epsilon_min": 0.02},
 }
 """PQN with the rollouts, the discount and the returns of the tuned `ippo`. Nothing was tuned. The
@@ -219,6 +227,11 @@ _IPPO = {
 }
 """What the search found for `ippo`; the generalist has it, too."""
 
+_EXPLORING = {"reward_scale": 0.1, "entropy_start": 0.01}
+"""What `ippo` has with the reward of `_BENT`. Without entropy at the start, one seed in three
+settled on the rung below the deepest one, and was late in some episodes. Both were chosen in 14 arms
+of three seeds on `restore-serve-v0` and 8 in others, see `results/objective.json`."""
+
 
 def with_settings(base: Recipe, settings: Mapping[str, object], tuning: Tuning | None) -> Recipe:
     """A recipe with some settings changed, and the budget of the search for them."""
@@ -226,11 +239,7 @@ def with_settings(base: Recipe, settings: Mapping[str, object], tuning: Tuning |
 
 
 LEARNERS: dict[str, Recipe] = {
-    "ippo": with_settings(
-        Recipe("ippo", _OWN, _PPO, anneal=True),
-        _IPPO,
-        TUNED,
-    ),
+    "ippo": with_settings(Recipe("ippo", _BENT, _PPO, anneal=True), {**_IPPO, **_EXPLORING}, TUNED),
     "mappo": with_settings(
         Recipe("mappo", _OWN, _PPO, anneal=True),
         {
