@@ -59,6 +59,7 @@ TABLES: dict[str, Callable[[], str]] = {
         recorded.papers_acc,
         recorded.papers_haecn,
         recorded.reliability,
+        recorded.rewards_of_ippo,
         performance.speed_machine,
         performance.speed_environments,
         performance.speed_training,

@@ -15,6 +15,8 @@ RESULTS = ROOT / "results"
 FIRST = "restore-serve-v0"
 """The scenario whose results the README shows."""
 
+DASH = "–"
+
 UNFOLD = "<details markdown>\n<summary>Size classes, flows and costs of every policy</summary>"
 """Start of what a page shows when asked; GitHub and the site's `md_in_html` both know it."""
 
@@ -253,3 +255,26 @@ def _commits(rows: Iterable[dict[str, Any]]) -> str:
     """Commits that rows were scored at."""
     names = sorted({str(row["meta"]["commit"])[:12] for row in rows if "commit" in row["meta"]})
     return f"Scored at commit {', '.join(f'`{name}`' for name in names)}." if names else ""
+
+
+def rewards_of_ippo() -> str:
+    """What `ippo` learns from which reward: J by seed, and what it earned beside the rule."""
+    arms = json.loads((RESULTS / "objective.json").read_text())["arms"]
+    rows = []
+    for arm in arms:
+        seeds, rule = arm["seeds"], arm.get("rule_reward_per_ms")
+        earned = arm.get("reward_per_ms", ())
+        more = DASH if rule is None else f"{sum(x > rule for x in earned)} of {len(earned)}"
+        rows.append(
+            (
+                f"`{arm['scenario']}`",
+                arm["arm"],
+                f"{arm['steps'] // 1000} k",
+                f"{arm['J']:.2f}",
+                ", ".join(f"{x:.2f}" for x in seeds),
+                f"{100 * (arm['J'] / arm['rule'] - 1):+.1f} %",
+                more,
+            )
+        )
+    head = ("scenario", "`ippo` with", "steps", "J", "seeds", "to the rule", "earn more than it")
+    return markdown(head, rows)

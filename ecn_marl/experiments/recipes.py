@@ -229,8 +229,8 @@ _IPPO = {
 
 _EXPLORING = {"reward_scale": 0.1, "entropy_start": 0.01}
 """What `ippo` has with the reward of `_BENT`. Without entropy at the start, one seed in three
-settled on the rung below the deepest one, and was late in some episodes. Both were chosen in 14 arms
-of three seeds on `restore-serve-v0` and 8 in others, see `results/objective.json`."""
+settled on the rung below the deepest one, and was late in some episodes. Both were chosen in 14
+arms of three seeds on `restore-serve-v0` and 8 in others, see `results/objective.json`."""
 
 
 def with_settings(base: Recipe, settings: Mapping[str, object], tuning: Tuning | None) -> Recipe:
