@@ -28,7 +28,7 @@ from ecn_marl.envs.registry import lookup, make, resolve_scenario
 from ecn_marl.envs.reward_reference import fingerprint, reward_facts
 from ecn_marl.experiments.compare import ORACLES
 from ecn_marl.experiments.json_files import json_types, save_json
-from ecn_marl.experiments.recipes import LEARNERS
+from ecn_marl.experiments.recipes import LEARNERS, PAPERS
 from ecn_marl.experiments.searches import find, shipped
 from ecn_marl.experiments.sources import code
 
@@ -42,11 +42,11 @@ Progress = Callable[[int, str], None]
 def usual_rewards(scenario: str) -> list[dict[str, Any]]:
     """Rewards that are measured by default: the scenario's, and those of the benchmark's learners.
 
-    The learners' reward is `slowdown-shaped`, without and with the options of their recipes.
+    Of these, `slowdown-shaped` is measured without the options of their recipes, too.
     """
-    options = LEARNERS["ippo"].options
-    recipe = {name: options[name] for name in ("reward", "reward_options")}
-    candidates = [{"reward": lookup(scenario).reward}, {"reward": recipe["reward"]}, recipe]
+    views = [recipe.options for name, recipe in LEARNERS.items() if name not in PAPERS]
+    recipes = [{n: view[n] for n in ("reward", "reward_options") if n in view} for view in views]
+    candidates = [{"reward": lookup(scenario).reward}, {"reward": "slowdown-shaped"}, *recipes]
     return [reward for i, reward in enumerate(candidates) if reward not in candidates[:i]]
 
 
