@@ -21,8 +21,9 @@ at once, not only when a flow of many milliseconds ends.
     objective, objective-shaped    likewise, with costs that bend as J does
 
 The objective J has the p99 of short flows and the geometric mean of long ones. So a short flow of
-slowdown s costs 1 + (s^2 - 1) / 2 here, and a long one 1 + log s: the sum over the long ones then
-is the logarithm of J's part, and late short flows cost more than early ones gain.
+slowdown s costs 1 + (s^2 - 1) / 2 here, and a long one 1 + log s. The sum over the long ones then
+is the logarithm of J's part, and the latest short flows cost most. Steps of jobs cost what they do
+with `slowdown`.
 
 The papers' rewards are options. Each weighs the link's utilisation against a measure of its queue,
 both in [0, 1], so the reward is in [0, 1] too:
@@ -276,32 +277,6 @@ slowdowns are larger, and logarithms smaller: in the five scenarios of the bench
 rule, all short flows and all long ones count as in J with a factor of .02 to .09."""
 
 
-def _objective(params: RewardParams) -> RewardParams:
-    """Parameters with the weights that bent costs need."""
-    weights = params.slowdown_weights * jnp.asarray(OBJECTIVE_WEIGHTS, jnp.float32)
-    return replace(params, slowdown_weights=weights)
-
-
-def _objective_reward(
-    stats: PortStats,
-    params: RewardParams,
-    port_scale: Float[Array, " ports"],
-    interval_us: Float[Array, ""] | float,
-) -> Float[Array, " ports"]:
-    """The slowdown reward of bent costs."""
-    return _slowdown_reward(stats, _objective(params), port_scale, interval_us)
-
-
-def _objective_shaped_reward(
-    stats: PortStats,
-    params: RewardParams,
-    port_scale: Float[Array, " ports"],
-    interval_us: Float[Array, ""] | float,
-) -> Float[Array, " ports"]:
-    """The shaped reward of bent costs."""
-    return _shaped_reward(stats, _objective(params), port_scale, interval_us)
-
-
 RewardRule = Callable[[PortStats, RewardParams, Array, Any], Array]
 """(stats, params, port_scale [A], interval_us) -> reward float32 [A]."""
 
@@ -318,6 +293,7 @@ class Reward:
         whole: whether a port earns all of the flows that cross it instead of its share.
         powers: how costs grow with slowdowns, by size class, see `delays.bent`; empty for the
             slowdown itself.
+        weights: factors of `slowdown_weights`, by size class; empty for none.
     """
 
     name: str
@@ -326,6 +302,7 @@ class Reward:
     team: bool = False
     whole: bool = False
     powers: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()
 
     def __call__(
         self,
@@ -350,6 +327,9 @@ class Reward:
             float32 [ports]; in [0, 1] for the papers' rules, unless they are relative to a
             reference (`params.mean`).
         """
+        if self.weights:
+            weights = params.slowdown_weights * jnp.asarray(self.weights, jnp.float32)
+            params = replace(params, slowdown_weights=weights)
         reward = self.rule(stats, params, port_scale, interval_us)
         if of_steps is not None:
             reward = reward - (of_steps / reward.shape[0]).astype(reward.dtype)
@@ -371,6 +351,11 @@ def _as_reward(name: str, reward: object) -> Reward:
     raise bad_value(f"reward {name}", reward, allowed)
 
 
+_AS_OBJECTIVE: dict[str, Any] = {
+    **{"accrues": True, "team": True},
+    **{"powers": OBJECTIVE_POWERS, "weights": OBJECTIVE_WEIGHTS},
+}
+
 REWARDS: Registry[Reward] = Registry(
     "reward",
     {
@@ -379,16 +364,8 @@ REWARDS: Registry[Reward] = Registry(
         "haecn": Reward("haecn", _step_reward),
         "slowdown": Reward("slowdown", _slowdown_reward, accrues=True, team=True),
         "slowdown-shaped": Reward("slowdown-shaped", _shaped_reward, accrues=True, team=True),
-        "objective": Reward(
-            "objective", _objective_reward, accrues=True, team=True, powers=OBJECTIVE_POWERS
-        ),
-        "objective-shaped": Reward(
-            "objective-shaped",
-            _objective_shaped_reward,
-            accrues=True,
-            team=True,
-            powers=OBJECTIVE_POWERS,
-        ),
+        "objective": Reward("objective", _slowdown_reward, **_AS_OBJECTIVE),
+        "objective-shaped": Reward("objective-shaped", _shaped_reward, **_AS_OBJECTIVE),
     },
     _as_reward,
 )

@@ -249,6 +249,20 @@ def test_slowdown_is_weighted_by_class_and_shared_by_credit(port_stats, credit):
     )
 
 
+@pytest.mark.parametrize("kind", ["", "-shaped"])
+def test_the_objective_weighs_bent_costs_of_short_flows_less(port_stats, kind):
+    accrued = {"accrued": jnp.asarray(ACCRUED), "progress": jnp.asarray(ACCRUED[::-1] / 2)}
+    stats = replace(port_stats(2), **accrued)
+    earned = reward_function(f"objective{kind}", "path")(
+        stats, RewardParams.create(mice_weight=0.2, elephant_weight=0.5), jnp.ones(2), 100.0
+    )
+    same = reward_function(f"slowdown{kind}", "path")(
+        stats, RewardParams.create(mice_weight=0.02, elephant_weight=0.5), jnp.ones(2), 100.0
+    )
+    np.testing.assert_allclose(earned, same, rtol=1e-6)
+    assert reward_function(f"objective{kind}").powers == (2.0, 1.0, 0.0)
+
+
 def test_credit_belongs_to_slowdown():
     assert reward_function("slowdown") == reward_function("slowdown", "team")
     with pytest.raises(ValueError, match=r"credit.*only"):

@@ -46,6 +46,8 @@ def test_both_are_the_evaluations_of_their_own(beside):
         for name, values in alone[backend].records.items():
             np.testing.assert_array_equal(values.columns["J"], result.records[name].columns["J"])
         assert result.summary["backend"] == backend
+    # The scenario has no PFC and a clock of 5 µs, which matter in the fluid alone.
+    assert "losses" in beside.fluid.summary["regimes"] and not beside.summary["regimes"]
 
 
 def test_agreement_is_that_of_the_episodes(beside):

@@ -35,16 +35,26 @@ def params_of(rows):
     return SPINE.default_params(traffic=(schedule(flow_list(rows), 1.0),))
 
 
-def test_only_ports_on_the_way_account_for_a_flow():
-    sim, params = SPINE, params_of(ROWS)
+def run(sim, params):
+    """A run under SECN1: last state, statistics of all intervals, and the paths of the flows."""
     n = sim.topology.n_ports
     ecn = Ecn(jnp.full((n,), 5e3), jnp.full((n,), 2e5), jnp.full((n,), 0.01))
     state, stats = program(sim)(start(sim)(jax.random.key(1), params), params, ecn)
-    accrued = np.asarray(stats.accrued, np.float64).sum(0)
     plan, net = params.traffic[0], jax.tree.map(jnp.asarray, params.net)
     source = Schedule(1.0, netcases.ROWS)
     offer = source.offer(source.init(jax.random.key(0), plan, net.nic_rate), plan, net.nic_rate)
-    paths = find_paths(net, offer, hash_bits(state.seed, jnp.arange(netcases.ROWS), 17))
+    return (
+        state,
+        stats,
+        find_paths(net, offer, hash_bits(state.seed, jnp.arange(netcases.ROWS), 17)),
+    )
+
+
+def test_only_ports_on_the_way_account_for_a_flow():
+    sim, params = SPINE, params_of(ROWS)
+    n = sim.topology.n_ports
+    state, stats, paths = run(sim, params)
+    accrued = np.asarray(stats.accrued, np.float64).sum(0)
     used = np.zeros((3, n + 1), bool)
     for row, (_, _, size, _) in enumerate(ROWS):
         used[np.searchsorted(SIZE_CLASSES, size), np.asarray(paths.forward[row])] = True
@@ -62,12 +72,7 @@ def test_with_whole_credit_a_port_accounts_for_all_of_its_flows():
     """Every flow's slowdown at every port that it crosses, and all of its progress."""
     sim, params = replace(SPINE, accrue_whole=True), params_of(ROWS)
     n = sim.topology.n_ports
-    ecn = Ecn(jnp.full((n,), 5e3), jnp.full((n,), 2e5), jnp.full((n,), 0.01))
-    state, stats = program(sim)(start(sim)(jax.random.key(1), params), params, ecn)
-    plan, net = params.traffic[0], jax.tree.map(jnp.asarray, params.net)
-    source = Schedule(1.0, netcases.ROWS)
-    offer = source.offer(source.init(jax.random.key(0), plan, net.nic_rate), plan, net.nic_rate)
-    paths = find_paths(net, offer, hash_bits(state.seed, jnp.arange(netcases.ROWS), 17))
+    state, stats, paths = run(sim, params)
     slowdown, flows = np.zeros((3, n + 1)), np.zeros((3, n + 1))
     for row, (_, _, size, _) in enumerate(ROWS):
         way = np.unique(np.asarray(paths.forward[row]))
@@ -85,13 +90,7 @@ def test_bent_costs_add_up_to_the_cost_of_the_slowdown_at_the_end():
     """Box and Cox' curve of each flow's completion time, whatever the ticks in between."""
     rows = [*ROWS, (3, 4, 1_100_000, 22.0), (1, 5, 9_000, 40.0)]
     sim, params = replace(SPINE, accrue_powers=(2.0, 1.0, 0.0)), params_of(rows)
-    n = sim.topology.n_ports
-    ecn = Ecn(jnp.full((n,), 5e3), jnp.full((n,), 2e5), jnp.full((n,), 0.01))
-    state, stats = program(sim)(start(sim)(jax.random.key(1), params), params, ecn)
-    plan, net = params.traffic[0], jax.tree.map(jnp.asarray, params.net)
-    source = Schedule(1.0, netcases.ROWS)
-    offer = source.offer(source.init(jax.random.key(0), plan, net.nic_rate), plan, net.nic_rate)
-    paths = find_paths(net, offer, hash_bits(state.seed, jnp.arange(netcases.ROWS), 17))
+    state, stats, paths = run(sim, params)
     s = (np.asarray(state.fct_log) / np.asarray(paths.ideal))[: len(rows)].astype(np.float64)
     assert np.isfinite(s).all() and (s > 1.0).all(), "all have finished, none before its time"
     cost = {0: (1.0 + s**2) / 2.0, 1: s, 2: 1.0 + np.log(s)}
