@@ -7,7 +7,7 @@ WORKERS ?= 2
 STAMP := $(VENV)/.installed
 
 VERSIONS ?= lowest
-EXTRAS ?= supersuit sb3 torchrl benchmarl jaxmarl rllib audit wandb datasets
+EXTRAS ?= supersuit sb3 torchrl benchmarl jaxmarl rllib ray audit wandb datasets
 
 .PHONY: run about-run test validate differential settings fresh robustness coverage mutation lint format wheel-test sbom docs first-hour gpu notebooks bridges versions thorough clean
 

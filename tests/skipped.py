@@ -11,6 +11,7 @@ EXTRAS = {
     "jaxmarl": "jaxmarl",
     "ray": "rllib",
     "stable_baselines3": "sb3",
+    "submitit": "slurm",
     "supersuit": "supersuit",
     "torch": "torchrl",
     "torchrl": "torchrl",

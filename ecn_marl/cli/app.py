@@ -87,6 +87,13 @@ class OneLineErrors(TyperGroup):
             command.params.append(_import_option())
             command.get_help = partial(_help, command, command.epilog or "", command.get_help)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line; `--ray` without an address is `--ray=local`."""
+        following = [*args[1:], "-"]
+        alone = [a == "--ray" and b.startswith("-") for a, b in zip(args, following, strict=True)]
+        args = [f"{a}=local" if bare else a for a, bare in zip(args, alone, strict=True)]
+        return list(super().parse_args(ctx, args))
+
     def invoke(self, ctx: Any) -> Any:
         """Run a command; show an error as one line unless `--debug` is given."""
         try:

@@ -17,10 +17,13 @@ from ecn_marl.cli.terminal import (
     Json,
     MaxSteps,
     Overwrite,
+    Ray,
     Records,
     Searches,
+    Slurm,
     Workers,
     stops_in_one_line,
+    workers_of,
 )
 from ecn_marl.render.bars import Move, progress
 
@@ -177,10 +180,12 @@ def bench(
         typer.Option(
             metavar="fluid|packets",
             help="packets: score rules and the best seed of every learner packet by packet, too, "
-            "and show both beside each other (an extra: pip install 'ecn-marl[packets]').",
+            "and show both beside each other (extra `packets`).",
         ),
     ] = "fluid",
     workers: Workers = 1,
+    ray: Ray = None,
+    slurm: Slurm = None,
     packet_episodes: Annotated[
         int,
         typer.Option(
@@ -215,6 +220,7 @@ def bench(
         check_output_folder("--records", records)
     if overwrite and records is None:
         raise bad_value("--overwrite", overwrite, "used with --records: it replaces these")
+    crew = workers_of(workers, ray, slurm)
     kept: dict[str, Any] = {"records": records, "overwrite": overwrite}
     changed = not_none(
         steps=steps,
@@ -236,6 +242,8 @@ def bench(
         allow_flagged=allow_flagged or None,
         backend=None if backend == "fluid" else backend,
         workers=None if workers == 1 else workers,
+        ray=ray,
+        slurm=slurm,
         packet_episodes=None if packet_episodes == 32 else packet_episodes,
     )
     if scenarios == [RATES]:
@@ -251,7 +259,7 @@ def bench(
             changed,
             (
                 *("sealed", "split", "smallest", "largest", "allow_flagged"),
-                *("backend", "workers", "packet_episodes"),
+                *("backend", "packet_episodes"),
             ),
             "no such option with papers",
         )
@@ -270,7 +278,7 @@ def bench(
             settings=not_none(envs=envs),
         )
         with stops_in_one_line(AGAIN):
-            papers.bench(paper_options, out or Path("runs/papers"), results, as_json)
+            papers.bench(paper_options, out or Path("runs/papers"), results, as_json, crew)
         return
     _refuse(
         changed,
@@ -294,7 +302,7 @@ def bench(
             out=out or Path("runs/bench"),
             allow_flagged=allow_flagged,
             backend=backend,
-            workers=workers,
+            workers=crew,
             packet_episodes=packet_episodes,
             about={"machine": describe()},
             show=show,
@@ -368,6 +376,9 @@ def tune(
     ] = 2,
     max_steps: MaxSteps = None,
     envs: Envs = None,
+    workers: Workers = 1,
+    ray: Ray = None,
+    slurm: Slurm = None,
     as_json: Json = False,
 ) -> None:
     """Search a learner's settings at random, and print the best ones as a recipe."""
@@ -382,7 +393,7 @@ def tune(
         settings=not_none(envs=envs),
     )
     with progress(f"tune {learner}", "trials", trials) as show, stops_in_one_line(AGAIN):
-        result = tn.tune(search, out, show)
+        result = tn.tune(search, out, show, workers_of(workers, ray, slurm))
     if as_json:
         typer.echo(json_text(result))
         return

@@ -164,8 +164,8 @@ def audit(
 ) -> None:
     """Measure whether the actions of a policy depend on the past, and on other ports.
 
-    The diagnostics of "Probing Dec-POMDP Reasoning in Cooperative MARL", AAMAS 2026 (an extra: pip
-    install 'ecn-marl[audit]'), beside their values for shuffled actions.
+    The diagnostics of "Probing Dec-POMDP Reasoning in Cooperative MARL", AAMAS 2026 (extra
+    `audit`), beside their values for shuffled actions.
     """
     from ecn_marl._files import Output, check_output, json_text, write_all
     from ecn_marl.experiments import audit as au

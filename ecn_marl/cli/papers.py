@@ -52,7 +52,9 @@ class Options:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-def bench(options: Options, out: Path, results: Path | None, as_json: bool) -> None:
+def bench(
+    options: Options, out: Path, results: Path | None, as_json: bool, workers: int | str = 1
+) -> None:
     """Run suites, write everything, print the tables of claims.
 
     Raises:
@@ -76,7 +78,7 @@ def bench(options: Options, out: Path, results: Path | None, as_json: bool) -> N
     plans = [
         SuitePlan(
             suite(name, options.small),
-            out / name,
+            out.absolute() / name,
             options.small,
             options.seeds,
             only,
@@ -90,7 +92,7 @@ def bench(options: Options, out: Path, results: Path | None, as_json: bool) -> N
     outcomes = []
     for plan in plans:
         with stages(plan.suite.name) as (show, stage):
-            records = run_suite(plan, show, stage, options.resume)
+            records = run_suite(plan, show, stage, options.resume, workers)
         outcomes.append(outcome(plan.suite, records, protocol(plan)))
     text, files = publish(outcomes, out, describe(), join(["ecn-marl", *sys.argv[1:]]))
     if results is not None:

@@ -14,6 +14,7 @@ from ecn_marl.cli.terminal import (
     Env,
     Json,
     Overwrite,
+    Ray,
     Records,
     RunLoad,
     RunMaxSteps,
@@ -22,6 +23,7 @@ from ecn_marl.cli.terminal import (
     draw_slowdown,
     show_rates,
     show_results,
+    workers_of,
 )
 from ecn_marl.render.bars import progress
 
@@ -73,6 +75,7 @@ def evaluate(
     allow_flagged: AllowFlagged = False,
     backend: Backend = "fluid",
     workers: Workers = 1,
+    ray: Ray = None,
     beside: Annotated[
         bool,
         typer.Option(
@@ -121,7 +124,7 @@ def evaluate(
             checkpoint=checkpoint,
             allow_flagged=allow_flagged,
             backend=backend,
-            workers=workers,
+            workers=workers_of(workers, ray, None),
             beside=beside,
             check=check,
             show=show,

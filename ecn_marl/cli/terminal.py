@@ -22,8 +22,7 @@ Backend = Annotated[
     str,
     typer.Option(
         metavar="fluid|packets",
-        help="What simulates the network: fluid, or packets, one by one (an extra: "
-        "pip install 'ecn-marl[packets]').",
+        help="What simulates the network: fluid, or packets, one by one (extra `packets`).",
     ),
 ]
 
@@ -71,9 +70,28 @@ Overwrite = Annotated[
 Workers = Annotated[
     int,
     typer.Option(
-        help="With --backend packets: number of processes, each of which runs an episode at a "
-        "time.",
+        help="Number of processes, each of which runs an episode at a time with --backend packets"
+        "; of bench and tune, also a training at a time.",
         min=1,
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Run on the Ray cluster of this address, or local: on one of this machine, in place "
+        "of --workers (extra `ray`). ADDRESS,cpus=2,gpus=0.5 is what a "
+        "task takes, one core by default. All machines need the folder --out.",
+        show_default="no cluster",
+    ),
+]
+Slurm = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME=VALUE,…",
+        help="Run as jobs of SLURM, in place of --workers (extra `slurm`)"
+        ", with parameters of submitit, for example slurm_partition=cpu,timeout_min=240.",
+        show_default="no jobs",
     ),
 ]
 SEARCHED = 64
@@ -179,3 +197,21 @@ def stops_in_one_line(advice: str) -> Iterator[None]:
 def write_bytes(data: bytes, file: BinaryIO) -> None:
     """Write to an open file; the order of arguments suits `functools.partial`."""
     file.write(data)
+
+
+def workers_of(workers: int, ray: str | None, slurm: str | None) -> int | str:
+    """Who runs tasks by the three options, as `executors.executor` takes it.
+
+    Raises:
+        ValueError: more than one of them.
+    """
+    from ecn_marl._errors import bad_value
+
+    given = {"--workers": None if workers == 1 else workers, "--ray": ray, "--slurm": slurm}
+    asked = {name: value for name, value in given.items() if value is not None}
+    if len(asked) > 1:
+        first, second = list(asked)[:2]
+        raise bad_value(second, asked[second], f"not used with {first}: each says who runs tasks")
+    if ray is not None:
+        return f"ray:{ray}"
+    return workers if slurm is None else f"slurm:{slurm}"

@@ -16,7 +16,7 @@
 
 With `plan.records`, tables of every flow, interval and episode go to a folder for each place.
 
-A stopped bench goes on where it was. `engine.py` trains and scores.
+A stopped bench goes on where it was. `trainings.py` trains, `engine.py` scores.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ import jax
 
 from ecn_marl._lock import locked
 from ecn_marl.baselines.oracle import BEST, ORACLE
-from ecn_marl.experiments.engine import begin_recording, report_keys, scored, train
+from ecn_marl.experiments.engine import begin_recording, report_keys, scored
+from ecn_marl.experiments.executors import executor
 from ecn_marl.experiments.plan import Comparison, Place, Plan
 from ecn_marl.experiments.recipes import budgets
 from ecn_marl.experiments.recording import close
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.sources import Checkout, checkout, code, settings_hash
 from ecn_marl.experiments.splits import SPLITS_VERSION
+from ecn_marl.experiments.trainings import train_all
 from ecn_marl.experiments.workflow import Show
 
 
@@ -71,21 +73,16 @@ def _bench(
     # Before all work: a folder that holds other records is an error now, not after a training.
     tables = {p.name: begin_recording(plan, p, policies) for p in plan.places()}
     commit = {} if repository is None else {"commit": repository.commit}
-    for place in plan.places():
-        for name in policies:
-            if plan.recipe(place.site.scenario, name) is not None:
-                train(plan, place.site, name, show)
-        records[place.name] = scored(
-            plan,
-            place,
-            policies,
-            show,
-            partial(_keys, repository=repository),
-            tables[place.name],
-            plan.workers,
-            commit,
-        )
-        close(tables[place.name])
+    # A site may have several places.
+    sites = {place.site.folder: place.site for place in plan.places()}.values()
+    with executor(plan.workers) as pool:
+        jobs = [(x, n) for x in sites for n in policies if plan.recipe(x.scenario, n) is not None]
+        train_all(plan, jobs, show, pool)
+        for place in plan.places():
+            keys, table = partial(_keys, repository=repository), tables[place.name]
+            found = scored(plan, place, policies, show, keys, table, pool, commit)
+            records[place.name] = found
+            close(table)
     return records
 
 

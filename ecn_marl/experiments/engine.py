@@ -1,4 +1,4 @@
-"""Trains learners and scores policies, for all comparisons.
+"""Scores policies, for all comparisons; `trainings` trains the learners among them.
 
 A record is valid only for the code, options, recipes and episodes that made it, which it holds as
 `meta["asked"]`. Valid records are not made again. The caller chooses the episodes: tuning
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, fields, replace
+from concurrent.futures import Executor
+from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -20,9 +20,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan
-from ecn_marl.baselines.algorithms import ALGORITHMS
 from ecn_marl.baselines.evaluation.cost import decision_us
 from ecn_marl.baselines.evaluation.episodes import (
     BATCH,
@@ -36,34 +34,41 @@ from ecn_marl.baselines.evaluation.merit import greedy_controller
 from ecn_marl.baselines.evaluation.objective import episode_objective, geometric_means
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.oracle import SEARCHED, labelled
-from ecn_marl.baselines.runs import Session, resume_run, run_actors, train_run
+from ecn_marl.baselines.runs import run_actors
 from ecn_marl.baselines.search import SearchResult
 from ecn_marl.baselines.static import PREFIX
 from ecn_marl.baselines.training.checkpoint import read_config
-from ecn_marl.baselines.training.logs import evaluated_rows, read_rows
+from ecn_marl.baselines.training.logs import read_rows
 from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.envs.registry import FLUID, in_view, is_packets, lookup, make
 from ecn_marl.experiments import searches
 from ecn_marl.experiments.best_static import best_static, with_own_reward
 from ecn_marl.experiments.compare import BASELINE, ORACLES
-from ecn_marl.experiments.json_files import json_types
-from ecn_marl.experiments.measured_delay import measured_delay_us
-from ecn_marl.experiments.plan import SEALED, Comparison, Place, Site
-from ecn_marl.experiments.policies import Arena, resolve
-from ecn_marl.experiments.processes import (
+from ecn_marl.experiments.executors import (
     Build,
     Built,
     Task,
-    in_processes,
     of_arena,
-    processes,
+    run_episodes,
     with_env,
 )
-from ecn_marl.experiments.recipes import Recipe
+from ecn_marl.experiments.json_files import json_types
+from ecn_marl.experiments.measured_delay import measured_delay_us
+from ecn_marl.experiments.plan import SEALED, Comparison, Place
+from ecn_marl.experiments.policies import Arena, resolve
 from ecn_marl.experiments.recording import Keep, Recording
 from ecn_marl.experiments.recording import facts as recording_facts
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.sources import code, own_sources, settings_hash
+from ecn_marl.experiments.trainings import (
+    Curves,
+    best_seed,
+    curves,
+    recipe_of,
+    run_folder,
+    training_of,
+    training_rewards,
+)
 from ecn_marl.experiments.workflow import Show
 
 Keys = Callable[[Comparison, Place, Sequence[str], Mapping[str, Any]], jax.Array]
@@ -85,7 +90,7 @@ def scored(
     show: Callable[[str], Show],
     keys: Keys | None = None,
     recording: Recording | None = None,
-    workers: int = 1,
+    pool: Executor | None = None,
     facts: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Record]:
     """Records of policies in a place, read from their files where these are of this plan.
@@ -95,12 +100,12 @@ def scored(
     Args:
         plan: seeds, episodes and recipes.
         place: where they are scored.
-        policies: names of policies; learners are trained already, see `train`.
+        policies: names of policies; learners are trained already, see `trainings`.
         show: `show(task)(done, note)` reports progress, `done` a share of the task.
         keys: gives the keys of the episodes; only called if a record is missing. None for tuning
             episodes.
         recording: writes tables of the episodes, see `begin_recording`; None for none.
-        workers: processes that run episodes on packets, one at a time each.
+        pool: runs episodes on packets, one at a time in each worker; None for this process.
         facts: further entries for the `meta` of new records.
     """
     folder = place.folder / (SEALED if plan.stream == SEALED else "") / "scores"
@@ -121,20 +126,20 @@ def scored(
             _search(plan, place, name, show)
     episode_keys = (keys or report_keys)(plan, place, missing, requests)[: place.episodes]
     folder.mkdir(parents=True, exist_ok=True)
-    with processes(workers if is_packets(place.backend) else 1) as pool:
-        for name in missing:
-            recipe = plan.recipe(place.site.scenario, name)
-            score = plan.scorer(name) or (_score_rule if recipe is None else _score_learner)
-            kept = None if recording is None else partial(recording.keep, name)
-            scoring = Scoring(plan, place, name, episode_keys, show, kept, pool)
-            evaluations, meta, curves = score(scoring)
-            meta = {**meta, **_facts(plan, place, name), **facts, "asked": requests[name]}
-            record = Record.of(name, evaluations, json_types(without_nan(meta), str), curves)
-            if recipe is not None and place.backend == FLUID:
-                best = best_static(place.scenario, place.options, recipe, episode_keys)
-                record = with_own_reward(record, best, recipe)
-            record.save(files[name])
-            records[name] = record
+    pool = pool if is_packets(place.backend) else None
+    for name in missing:
+        recipe = plan.recipe(place.site.scenario, name)
+        score = plan.scorer(name) or (_score_rule if recipe is None else _score_learner)
+        kept = None if recording is None else partial(recording.keep, name)
+        scoring = Scoring(plan, place, name, episode_keys, show, kept, pool)
+        evaluations, meta, curves = score(scoring)
+        meta = {**meta, **_facts(plan, place, name), **facts, "asked": requests[name]}
+        record = Record.of(name, evaluations, json_types(without_nan(meta), str), curves)
+        if recipe is not None and place.backend == FLUID:
+            best = best_static(place.scenario, place.options, recipe, episode_keys)
+            record = with_own_reward(record, best, recipe)
+        record.save(files[name])
+        records[name] = record
     return {name: record for name, record in records.items() if record is not None}
 
 
@@ -204,7 +209,7 @@ def _request(plan: Comparison, place: Place, name: str) -> dict[str, Any]:
         "code": code(),
     }
     if plan.recipe(place.site.scenario, name) is not None:
-        request["training"] = _training(plan, place.site, name)
+        request["training"] = training_of(plan, place.site, name)
     else:
         request |= resolve(name).facts()
     if name in SEARCHED:
@@ -213,32 +218,6 @@ def _request(plan: Comparison, place: Place, name: str) -> dict[str, Any]:
         request["eval_episodes"] = plan.eval_episodes
     request |= own_sources(request, lookup(place.scenario))
     return json_types(request, str)
-
-
-def _recipe(plan: Comparison, site: Site, name: str) -> Recipe:
-    """The recipe of a learner."""
-    recipe = plan.recipe(site.scenario, name)
-    assert recipe is not None, name
-    return recipe
-
-
-def _training(plan: Comparison, site: Site, name: str) -> dict[str, Any]:
-    """How a learner is trained, in the terms of a run's configuration."""
-    recipe = _recipe(plan, site, name)
-    setting_names = {f.name for f in fields(ALGORITHMS[recipe.algorithm].config_class)}
-    overrides = {n: x for n, x in plan.settings.items() if n in setting_names}
-    training = {
-        "algorithm": recipe.algorithm,
-        "scenario": site.scenario,
-        "steps": site.steps,
-        "options": in_view(site.scenario, site.options, recipe.options),
-        "settings": recipe.settings_for(site.steps, overrides),
-        "seeds": plan.seeds,
-        "eval_episodes": plan.eval_episodes,
-        "best_by": "objective",
-        "randomise": dict(site.randomise),
-    }
-    return json_types(training)
 
 
 def _facts(plan: Comparison, place: Place, name: str) -> dict[str, Any]:
@@ -271,9 +250,6 @@ def _search(plan: Comparison, place: Place, name: str, show: Callable[[str], Sho
     )
 
 
-Curves = list[tuple[np.ndarray, np.ndarray]]
-"""Steps and J of each seed's learning curve."""
-
 Scored = tuple[list[Evaluation], dict[str, Any], Curves | None]
 """Evaluations (one per seed), entries of `meta` beside `_facts`, learning curves."""
 
@@ -291,7 +267,7 @@ class Scoring(NamedTuple):
         keys: keys of the episodes.
         show: `show(task)(done, note)` reports progress.
         kept: writes records of the episodes; None for none.
-        pool: processes that run an episode at a time; None for this process alone.
+        pool: runs an episode at a time in each worker; None for this process alone.
     """
 
     plan: Comparison
@@ -300,7 +276,7 @@ class Scoring(NamedTuple):
     keys: jax.Array
     show: Callable[[str], Show]
     kept: KeepOf | None
-    pool: ProcessPoolExecutor | None
+    pool: Executor | None
 
     def evaluate(
         self, env: Any, controller: Any, build: Build, seed: int = 0, **options: Any
@@ -328,7 +304,7 @@ class Scoring(NamedTuple):
             )
         write = None if keep is None else partial(with_env, keep, env)
         task = Task(f"{self.name}#{seed}", build, self.keys, traced=keep is not None)
-        found = in_processes(self.pool, task, options.get("progress"), write)
+        found = run_episodes(self.pool, task, options.get("progress"), write)
         return replace(found, name=self.name)
 
 
@@ -408,7 +384,7 @@ def _score_learner(scoring: Scoring) -> Scored:
     chosen = list(range(len(actors)))
     if is_packets(place.backend):
         chosen = [best_seed(learning)]
-    view = _recipe(plan, place.site, name).options
+    view = recipe_of(plan, place.site, name).options
     options = in_view(place.scenario, place.options, view)
     delay_option: dict[str, Any] = {}
     if place.measured_delay:
@@ -454,11 +430,6 @@ def _score_learner(scoring: Scoring) -> Scored:
     return evaluations, meta, learning
 
 
-def best_seed(learning: Curves | None) -> int:
-    """Number of the seed whose best checkpoint has the lowest J; the first without any."""
-    return 0 if learning is None else int(np.argmin([j.min() for _, j in learning]))
-
-
 def _trained(
     run: Path, seed: int, scenario: str, backend: str, options: Mapping[str, Any]
 ) -> Built:
@@ -490,85 +461,3 @@ def _decision_costs(
     if algorithm.modules(actor):
         facts["us_per_decision"] = decision_us(algorithm, actor, costs)
     return facts
-
-
-def curves(rows: Sequence[Mapping[str, Any]], seeds: int) -> Curves | None:
-    """Learning curves from a run's metrics: steps and J of the checkpoints that were evaluated.
-
-    Args:
-        rows: rows of `metrics.jsonl`; `merit` is minus J, a number or one for each seed.
-        seeds: number of seeds.
-    """
-    evaluated = evaluated_rows(rows)
-    if not evaluated:
-        return None
-    steps = np.array([row["steps"] for row in evaluated], np.float64)
-    minus_j = np.array([np.atleast_1d(row["merit"]) for row in evaluated], np.float64)
-    return [(steps, -minus_j[:, i]) for i in range(seeds)]
-
-
-def training_rewards(rows: Sequence[Mapping[str, Any]], most: int = 40) -> dict[str, list[float]]:
-    """Mean reward while training, over seeds, in at most `most` equal parts of a run.
-
-    Exploration is part of it, so it lies below that of the greedy policy.
-
-    Returns:
-        `steps` at the end of each part, and `reward`.
-    """
-    logged = [row for row in rows if "reward" in row]
-    parts = np.array_split(np.arange(len(logged)), min(most, len(logged)))
-    return {
-        "steps": [float(logged[part[-1]]["steps"]) for part in parts],
-        "reward": [float(np.mean([np.mean(logged[i]["reward"]) for i in part])) for part in parts],
-    }
-
-
-def run_folder(site: Site, name: str) -> Path:
-    """The folder of a learner's run."""
-    return site.folder / searches.file_name(name)
-
-
-def train(plan: Comparison, site: Site, name: str, show: Callable[[str], Show]) -> None:
-    """Train all seeds of a learner, or go on with its run.
-
-    Args:
-        plan: seeds and recipes.
-        site: where it is trained.
-        name: the learner.
-        show: see `scored`.
-
-    Raises:
-        ValueError: its folder holds a run with other settings.
-    """
-    training, run = _training(plan, site, name), run_folder(site, name)
-    move = show(f"{site.scenario}: train {name}")
-    session = Session(
-        save_seconds=60.0,
-        progress=lambda row: move(
-            row["steps"] / training["steps"],
-            f"{row['steps_per_second']:,.0f} steps/s"
-            + (f", reward {float(np.mean(row['reward'])):.4f}" if "reward" in row else ""),
-        ),
-    )
-    if not (run / "config.json").is_file():
-        arguments = {key: training[key] for key in ("steps", "seeds", "eval_episodes", "best_by")}
-        recipe = _recipe(plan, site, name)
-        train_run(
-            training["algorithm"],
-            site.scenario,
-            options=in_view(site.scenario, site.options, recipe.options),
-            settings=training["settings"],
-            out=run,
-            session=session,
-            randomise=site.randomise,
-            about=code(),
-            **arguments,
-        )
-        return
-    config = read_config(run)
-    stored = {key: config.get(key) for key in training if key != "settings"}
-    # The file has all settings of the trainer, a recipe only those that are not its defaults.
-    stored["settings"] = {key: config["settings"].get(key) for key in training["settings"]}
-    if stored != training:
-        raise bad_value("out", str(site.folder), f"a folder without another run of {name} ({run})")
-    resume_run(run, session=session)

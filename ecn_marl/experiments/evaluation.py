@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 from os import PathLike, fspath
@@ -31,6 +31,14 @@ from ecn_marl.envs.settings import BASE_GBPS
 from ecn_marl.experiments import rate
 from ecn_marl.experiments.backends import agreement
 from ecn_marl.experiments.compare import compare
+from ecn_marl.experiments.executors import (
+    Task,
+    check_workers,
+    executor,
+    of_arena,
+    run_episodes,
+    with_env,
+)
 from ecn_marl.experiments.policies import (
     Arena,
     Named,
@@ -39,14 +47,6 @@ from ecn_marl.experiments.policies import (
     Searched,
     arena,
     resolve,
-)
-from ecn_marl.experiments.processes import (
-    Task,
-    check_workers,
-    in_processes,
-    of_arena,
-    processes,
-    with_env,
 )
 from ecn_marl.experiments.rate_evaluation import evaluate_rates
 from ecn_marl.experiments.recording import Keep, Recording, facts
@@ -73,7 +73,7 @@ def evaluate(
     allow_flagged: bool = False,
     show: Show | None = None,
     backend: str = FLUID,
-    workers: int = 1,
+    workers: int | str = 1,
     beside: bool = False,
     check: bool = False,
     **options: Any,
@@ -101,7 +101,8 @@ def evaluate(
             `completion.invalid_reasons`.
         show: moves a progress bar, `show(episodes done, note)`; None for one in notebooks.
         backend: what simulates the network: `fluid` or `packets`, see `registry.make`.
-        workers: processes, each of which runs one episode at a time; for packets.
+        workers: processes, each of which runs one episode at a time, or a cluster, see
+            `executors.executor`; for packets.
         beside: with packets, whether to run the same episodes in the fluid, too: the result has
             that evaluation as `fluid`, and a table of the differences.
         check: whether to hold the completion times of all flows against what every link can have
@@ -155,7 +156,7 @@ def evaluate(
         raise bad_value("policies", twice, "each of them once, under names of their own")
     total = episodes * len(members) * (2 if beside else 1)
     bar = notebook_progress("evaluate", total, show)
-    with bar as move, processes(workers) as pool:
+    with bar as move, executor(workers) as pool:
         result = _evaluate(
             place, members, episodes, seed, folder, overwrite, allow_flagged, move, pool, check
         )
@@ -224,7 +225,7 @@ def _evaluate(
     overwrite: bool,
     allow_flagged: bool,
     show: Show,
-    pool: ProcessPoolExecutor | None,
+    pool: Executor | None,
     check: bool,
 ) -> Result:
     """Evaluate single policies in an arena; searches report their progress, too."""
@@ -255,7 +256,7 @@ def _evaluate(
             keys = evaluation_keys(seed, episodes)
             task = Task(policy.name, build, keys, traced=keep is not None)
             write = None if keep is None else partial(with_env, keep, env)
-            evaluations[policy.name] = in_processes(pool, task, progress, write)
+            evaluations[policy.name] = run_episodes(pool, task, progress, write)
         else:
             evaluations[policy.name] = evaluate_one(
                 env,

@@ -231,7 +231,7 @@ def bench(
     overwrite: bool = False,
     allow_flagged: bool = False,
     backend: str = FLUID,
-    workers: int = 1,
+    workers: int | str = 1,
     packet_episodes: int = 32,
     about: Mapping[str, object] | None = None,
     show: Callable[[str], wf.Show] | None = None,
@@ -259,7 +259,8 @@ def bench(
         allow_flagged: whether results that do not count are scored all the same.
         backend: `packets` to score rules and the best seed of every learner on packets, too, and
             to show both beside each other; see `registry.make`.
-        workers: with packets, processes that run an episode at a time each.
+        workers: who trains learners, one at a time each, and runs episodes on packets: a number of
+            processes, or a cluster that shares the folder, see `executors.executor`.
         packet_episodes: with packets, how many of the episodes run on them, the first ones.
         about: further facts for `results.json`, such as the machine.
         show: `show(task)(share done, note)` moves a bar; None for one in notebooks.
@@ -273,7 +274,7 @@ def bench(
     plan = pl.Plan(
         scenarios=tuple(names or ([] if split else [pl.DEFAULT_SCENARIO])),
         policies=tuple(pl.policy_name(name) for name in asked),
-        out=Path(out),
+        out=Path(out).absolute(),
         seeds=seeds,
         steps=steps,
         episodes=episodes,

@@ -18,8 +18,8 @@ from ecn_marl.envs.actions import STATIC_ECN
 from ecn_marl.envs.registry import FLUID, PACKETS, benchmark, is_packets, lookup, make
 from ecn_marl.experiments import recipes as rc
 from ecn_marl.experiments.backends import ON_PACKETS
+from ecn_marl.experiments.executors import parse_workers
 from ecn_marl.experiments.policies import Arena, ExportedFile, RunOf, resolve
-from ecn_marl.experiments.processes import check_workers
 from ecn_marl.experiments.splits import SPLITS
 
 if TYPE_CHECKING:  # the engine imports plans
@@ -61,7 +61,7 @@ class Plan:
         records: folder for tables of all scored episodes, a folder for each place; None for none.
         overwrite: whether to replace records of another plan there.
         backend: `packets` to score the same episodes on packets, too, see `registry.make`.
-        workers: processes that run episodes on packets, one at a time each.
+        workers: who trains learners, and runs episodes on packets; see `executors.executor`.
         packet_episodes: the first so many of the episodes are scored on packets, and of every
             learner the seed with the best checkpoint (`seed` in the record's `meta`; in tables of
             flows and ports its number is 0).
@@ -83,7 +83,7 @@ class Plan:
     records: Path | None = None
     overwrite: bool = False
     backend: str = FLUID
-    workers: int = 1
+    workers: int | str = 1
     packet_episodes: int = 32
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class Plan:
         if self.steps is not None and self.steps < 1:
             raise bad_value("steps", self.steps, "an integer >= 1")
         check_seed(self.eval_seed, "eval_seed")
-        check_workers(self.workers, self.backend)
+        parse_workers(self.workers)
         if self.split is not None:
             if self.split not in SPLITS:
                 raise unknown_name("split", self.split, SPLITS)
@@ -173,7 +173,7 @@ class Plan:
 
 @runtime_checkable
 class Comparison(Protocol):
-    """What `engine.train` and `engine.scored` read of a plan: `Plan` or `papers.run.SuitePlan`."""
+    """What trains and scores reads of a plan: `Plan` or `papers.run.SuitePlan`."""
 
     @property
     def stream(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -16,6 +17,15 @@ from ecn_marl._imports import needed_imports, source_digests
 
 PARTS = ("lanes", "sim", "envs", "wrappers", "baselines", "experiments")
 """Folders of the package that scores depend on; tables, pictures and commands are left out."""
+
+SEARCHED = (
+    *("lanes", "sim", "envs", "wrappers", "baselines/evaluation"),
+    *("baselines/oracle.py", "baselines/search.py"),
+)
+"""What the search for a reference policy runs: other learners or tables change none."""
+
+REFERENCES = "reward_references"
+"""Folder of measured references of rewards, which a search by completion times does not read."""
 
 SUFFIXES = (".py", ".csv", ".json", ".npz")
 
@@ -29,20 +39,37 @@ def package_folder() -> Path:
 
 
 @cache
-def sources_hash() -> str:
-    """Hash of the installed package's sources in `PARTS`."""
+def sources_hash(parts: Sequence[str] = PARTS, without: str = "") -> str:
+    """Hash of the installed package's sources.
+
+    Args:
+        parts: folders and files of the package.
+        without: name of a folder that is left out wherever it is.
+    """
     folder, digest = package_folder(), hashlib.sha256()
-    for part in PARTS:
-        for path in sorted((folder / part).rglob("*")):  # a folder's own order differs by machine
-            if path.suffix in SUFFIXES and path.is_file():
-                digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
+    for part in parts:
+        place = folder / part
+        # A folder's own order differs by machine.
+        for path in [place] if place.is_file() else sorted(place.rglob("*")):
+            name = path.relative_to(folder)
+            if path.suffix in SUFFIXES and path.is_file() and without not in name.parts:
+                digest.update(name.as_posix().encode() + b"\0")
                 digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]
 
 
 def code() -> dict[str, str]:
     """The running code: versions of the package and of jax, and the hash of the sources."""
-    return {"ecn-marl": version("ecn-marl"), "jax": version("jax"), "sources": sources_hash()}
+    return _versions() | {"sources": sources_hash()}
+
+
+def searching_code() -> dict[str, str]:
+    """The same of a search: the hash is that of `SEARCHED`."""
+    return _versions() | {"sources": sources_hash(SEARCHED, REFERENCES)}
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in ("ecn-marl", "jax")}
 
 
 def own_sources(*facts: object) -> dict[str, dict[str, str]]:

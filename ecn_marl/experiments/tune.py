@@ -20,7 +20,8 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,7 @@ from ecn_marl.baselines.runs import Session, resume_run, run_actors, train_run
 from ecn_marl.baselines.training.loop import TrainingDiverged
 from ecn_marl.baselines.training.spaces import Choice, LogUniform, Space
 from ecn_marl.envs.registry import lookup, make
+from ecn_marl.experiments.executors import executor, once_free
 from ecn_marl.experiments.json_files import json_types, output, save_json
 from ecn_marl.experiments.recipes import LEARNERS, Recipe, Tuning, recipe, with_settings
 from ecn_marl.experiments.sources import code, own_sources
@@ -190,13 +192,16 @@ class Search:
         return json_types(facts, str)
 
 
-def tune(search: Search, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+def tune(
+    search: Search, out: Path, progress: Progress | None = None, workers: int | str = 1
+) -> dict[str, Any]:
     """Run the trials that are not in the log yet.
 
     Args:
         search: what is tuned.
         out: folder of the search.
         progress: called as trials advance.
+        workers: who runs trials, one at a time each, see `executors.executor`.
 
     Returns:
         What `result.json` holds: `scenario`, `learner`, the `budget` (trials, steps of each, steps
@@ -209,18 +214,19 @@ def tune(search: Search, out: Path, progress: Progress | None = None) -> dict[st
     show = progress or (lambda done, note: None)
     _check_folder(search, out)
     with locked(out, "tune"):
-        return _tune(search, out, show)
+        return _tune(search, out.absolute(), show, workers)
 
 
-def _tune(search: Search, out: Path, show: Progress) -> dict[str, Any]:
+def _tune(search: Search, out: Path, show: Progress, workers: int | str) -> dict[str, Any]:
     """Run `tune` in a locked folder."""
     rows = _open(search, out)
-    for trial in range(len(rows), search.trials):
-        rows.append(_trial(search, out, trial, show))
-        with (out / TRIALS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(rows[-1]) + "\n")
-        # Only now: a search that is killed before the line is written needs the run to go on.
-        shutil.rmtree(out / RUNS / f"{trial:04d}", ignore_errors=True)
+    with executor(workers) as pool:
+        for row in _trials(search, out, range(len(rows), search.trials), show, pool):
+            rows.append(row)
+            with (out / TRIALS).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+            # Only now: a search that is killed before the line is written needs the run to go on.
+            shutil.rmtree(out / RUNS / f"{row['trial']:04d}", ignore_errors=True)
     result = _result(search, rows[: search.trials])
     save_json(out / RESULT, result)
     return result
@@ -250,7 +256,26 @@ def _open(search: Search, out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in complete]
 
 
-def _trial(search: Search, out: Path, trial: int, show: Progress) -> dict[str, Any]:
+def _trials(
+    search: Search, out: Path, numbers: range, show: Progress, pool: Executor | None
+) -> Iterator[dict[str, Any]]:
+    """Rows of trials, in their order."""
+    if pool is None:
+        yield from (_trial(search, out, trial, show) for trial in numbers)
+        return
+    for row in pool.map(partial(once_free, _trial, search, out), numbers):
+        show(row["trial"] + 1, _said(row))
+        yield row
+
+
+def _said(row: Mapping[str, Any]) -> str:
+    scored = "no score" if row["J"] is None else f"J {row['J']:.3f}"
+    return f"trial {row['trial']}: {scored}"
+
+
+def _trial(
+    search: Search, out: Path, trial: int, show: Progress = lambda done, note: None
+) -> dict[str, Any]:
     """Train and score one trial, or go on with its run."""
     drawn = search.drawn(trial)
     settings = search.recipe.settings_for(search.steps, {**drawn, **search.settings})
@@ -283,8 +308,7 @@ def _trial(search: Search, out: Path, trial: int, show: Progress) -> dict[str, A
         row["J"] = _score(search, run)
     except TrainingDiverged as error:
         row["error"] = str(error)
-    scored = "no score" if row["J"] is None else f"J {row['J']:.3f}"
-    show(trial + 1, f"trial {trial}: {scored}")
+    show(trial + 1, _said(row))
     return row | {"seconds": round(time.perf_counter() - began, 1)}
 
 

@@ -29,7 +29,8 @@ from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.envs.ecn import EnvParams
 from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.envs.registry import in_view, make
-from ecn_marl.experiments.engine import Scored, Scorer, Scoring, run_folder
+from ecn_marl.experiments.engine import Scored, Scorer, Scoring
+from ecn_marl.experiments.trainings import run_folder
 
 MINIBATCHES = 5
 """Gradient steps per pass over the intervals of a window; PET does not state them."""

@@ -25,6 +25,7 @@ from ecn_marl.baselines.training.checkpoint import write_json
 from ecn_marl.envs.actions import STATIC_ECN
 from ecn_marl.experiments import engine
 from ecn_marl.experiments.compare import BASELINE
+from ecn_marl.experiments.executors import executor
 from ecn_marl.experiments.json_files import json_types
 from ecn_marl.experiments.papers.online import score_online
 from ecn_marl.experiments.papers.suite import Cell, Row, Suite, Training
@@ -34,6 +35,7 @@ from ecn_marl.experiments.recipes import Recipe
 from ecn_marl.experiments.recording import close
 from ecn_marl.experiments.records import SUFFIXES, Record
 from ecn_marl.experiments.sources import code
+from ecn_marl.experiments.trainings import train_all
 from ecn_marl.experiments.workflow import Show
 
 Stage = Callable[[int, int], None]
@@ -227,7 +229,11 @@ def check_folder(plan: SuitePlan, resume: bool) -> None:
 
 
 def run_suite(
-    plan: SuitePlan, show: Callable[[str], Show], stage: Stage, resume: bool = False
+    plan: SuitePlan,
+    show: Callable[[str], Show],
+    stage: Stage,
+    resume: bool = False,
+    workers: int | str = 1,
 ) -> dict[str, dict[str, Record]]:
     """Train and score everything that has no valid record yet.
 
@@ -236,12 +242,13 @@ def run_suite(
         show: see `engine.scored`.
         stage: called after every training and cell.
         resume: see `check_folder`.
+        workers: who trains learners, see `executors.executor`.
 
     Returns:
         Records by cell and row.
 
     Raises:
-        ValueError: see `check_folder` and `engine.train`.
+        ValueError: see `check_folder` and `trainings.train`.
         FolderInUse: another process works in the folder.
     """
     check_folder(plan, resume)
@@ -252,9 +259,9 @@ def run_suite(
         trainings = plan.trainings()
         total = len(trainings) + len(plan.cells)
         stage(0, total)
-        for i, (training, row) in enumerate(trainings):
-            engine.train(plan, plan.site(training.name), row.name, show)
-            stage(i + 1, total)
+        jobs = [(plan.site(training.name), row.name) for training, row in trainings]
+        with executor(workers) as pool:
+            train_all(plan, jobs, show, pool, lambda done: stage(done, total))
         records = {}
         for i, cell in enumerate(plan.cells):
             place, rows = plan.place(cell), plan.rows(cell)

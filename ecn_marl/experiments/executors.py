@@ -1,17 +1,19 @@
-"""Evaluation in several processes, an episode at a time each: for environments on the host.
+"""Who runs the tasks of a comparison: this process, several of this machine, or a cluster.
 
-An episode of packets keeps one core busy, and compiled batches do not help it.
+A task is the training of a learner (`trainings.train_all`), a trial of a search (`tune`), or an
+episode on packets: that keeps one core busy, and compiled batches do not help it.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,14 +23,23 @@ from jaxtyping import PyTree
 from ecn_marl._checks import Whole, check_value
 from ecn_marl._errors import bad_value
 from ecn_marl._imports import import_extension, imported
+from ecn_marl._lock import BEAT, DEAD
 from ecn_marl.baselines.evaluation.episodes import BATCH, Evaluation, evaluate
 from ecn_marl.baselines.evaluation.traces import TRACE, episode_of, stacked
 from ecn_marl.envs.registry import is_packets
+from ecn_marl.errors import FolderInUse
 
 if TYPE_CHECKING:
     from ecn_marl.experiments.policies import Arena, Named
     from ecn_marl.experiments.recording import Keep
 
+
+T = TypeVar("T")
+
+RAY, SLURM = "ray", "slurm"
+"""Kinds of clusters."""
+
+ALLOWED = "a number of processes, ray:ADDRESS[,cpus=N,gpus=N] or slurm:[NAME=VALUE,...]"
 
 Built = tuple[Any, Any]
 """An environment, and the controller that acts in it."""
@@ -65,30 +76,101 @@ def of_arena(arena: Arena, policy: str | Named, controller: Any = None) -> Built
     return arena.env(policy), arena.controller(policy) if controller is None else controller
 
 
-def check_workers(workers: int, backend: str) -> None:
-    """Check a number of processes; the fluid runs in one.
+def check_workers(workers: int | str, backend: str) -> None:
+    """Check who runs episodes; the fluid runs in one process.
+
+    Args:
+        workers: see `executor`.
+        backend: what simulates the network.
 
     Raises:
-        ValueError: no whole number from 1, or several where packets are not simulated.
+        ValueError: nothing that `executor` takes, or more than this process where packets are not
+            simulated.
     """
-    check_value("workers", workers, Whole(low=1))
-    if not is_packets(backend) and workers > 1:
+    parse_workers(workers)
+    if not is_packets(backend) and workers != 1:
         allowed = "1 without packets: the fluid runs episodes in batches"
         raise bad_value("workers", workers, allowed)
 
 
-@contextmanager
-def processes(workers: int) -> Iterator[ProcessPoolExecutor | None]:
-    """So many processes; None for a single one, which is this one.
+def parse_workers(workers: int | str) -> tuple[str, str, dict[str, float | str]]:
+    """Read `workers`, see `executor`: `ray:HOST:PORT,gpus=0.5` is `("ray", "HOST:PORT", {...})`.
 
-    They import what `--import` has imported here.
+    Raises:
+        ValueError: it is none of these.
     """
+    if not isinstance(workers, str):
+        check_value("workers", workers, Whole(low=1))
+        return "", "", {}
+    kind, _, rest = workers.partition(":")
+    first, *others = rest.split(",")
+    address = "" if "=" in first else first
+    pairs = [part.split("=", 1) for part in ((first, *others) if "=" in first else others)]
+    if kind not in (RAY, SLURM) or any(len(pair) < 2 or not all(pair) for pair in pairs):
+        raise bad_value("workers", workers, ALLOWED)
+    if kind == SLURM and address:
+        raise bad_value("workers", workers, ALLOWED)
+    return kind, address, {name: _number(value) for name, value in pairs}
+
+
+def _number(text: str) -> float | str:
+    try:
+        return int(text) if text.isdigit() else float(text)
+    except ValueError:
+        return text
+
+
+@contextmanager
+def executor(workers: int | str) -> Iterator[Executor | None]:
+    """What runs tasks beside this process.
+
+    Whatever it is, it imports first what `--import` has imported here, and a task that fails with
+    an error of its own fails with the same error here.
+
+    Args:
+        workers: number of processes of this machine; `ray:ADDRESS` for a Ray cluster, `ray:local`
+            for one of this machine alone, with `,cpus=1,gpus=0` for what a task takes of it; or
+            `slurm:NAME=VALUE,…` for jobs of SLURM, with parameters of `submitit.AutoExecutor`.
+
+    Yields:
+        The executor; None for a single process, which is this one.
+
+    Raises:
+        ValueError: nothing of this kind, or a package or a cluster that is not there.
+    """
+    kind, address, options = parse_workers(workers)
     if workers == 1:
         yield None
-        return
-    # `fork` would copy JAX without its threads, and the first computation would hang.
-    with ProcessPoolExecutor(workers, get_context("spawn"), _import, (imported(),)) as pool:
-        yield pool
+    elif kind:
+        # Here, not above: clusters need packages of extras.
+        from ecn_marl.experiments import clusters
+
+        open_ = clusters.on_ray if kind == RAY else clusters.on_slurm
+        with open_(address, options) as pool:
+            yield pool
+    else:
+        assert isinstance(workers, int)
+        # `fork` would copy JAX without its threads, and the first computation would hang.
+        with ProcessPoolExecutor(workers, get_context("spawn"), _import, (imported(),)) as pool:
+            yield pool
+
+
+def once_free(fn: Callable[..., T], /, *args: Any) -> T:
+    """The result of a function that needs a folder, once no other process works there.
+
+    A task that begins again may find the lock of a node that was lost: it is stale after `DEAD`.
+
+    Raises:
+        FolderInUse: another process still works there.
+    """
+    end = time.monotonic() + DEAD + BEAT
+    while True:
+        try:
+            return fn(*args)
+        except FolderInUse:
+            if time.monotonic() > end:
+                raise
+        time.sleep(BEAT / 4)
 
 
 def _import(names: Sequence[str]) -> None:
@@ -96,8 +178,8 @@ def _import(names: Sequence[str]) -> None:
         import_extension(name)
 
 
-def in_processes(
-    pool: ProcessPoolExecutor,
+def run_episodes(
+    pool: Executor,
     task: Task,
     progress: Callable[[int], None] | None = None,
     keep: Callable[[int, dict[str, Any]], None] | None = None,
@@ -105,7 +187,7 @@ def in_processes(
     """Evaluate a policy; the result is that of `evaluate`.
 
     Args:
-        pool: the processes.
+        pool: what runs them.
         task: what to run.
         progress: called with the number of episodes done.
         keep: called after every `BATCH` episodes of a traced task with the number of the first, and
