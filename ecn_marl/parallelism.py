@@ -14,8 +14,10 @@ a loop, so on a CPU use one host device per core:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -26,6 +28,12 @@ from jaxtyping import PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl.lanes.settings import cores
+
+LOST = 75
+"""Exit code of a process that has lost another one of its training: EX_TEMPFAIL, try again."""
+
+_SEVERED = re.compile("gloo|nccl|connection|socket closed|heartbeat|coordination", re.IGNORECASE)
+"""What errors of exchanges between processes say. JAX has no type of its own for them."""
 
 AXIS = "env"
 """Name of the mesh axis that environments are split over."""
@@ -96,6 +104,26 @@ def join_processes(address: str, processes: int, index: int) -> int:
     """
     jax.distributed.initialize(address, processes, index)
     return index
+
+
+@contextmanager
+def ends_with_others(advice: str) -> Iterator[None]:
+    """End this process with one line where another one of its training is lost.
+
+    The error alone would not end it: JAX waits a minute for the lost process, and then aborts with
+    pages of its own messages.
+
+    Args:
+        advice: what to do then.
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError, OSError) as error:
+        if jax.process_count() == 1 or not _SEVERED.search(str(error)):
+            raise
+        others = f"another of the {jax.process_count()} processes of this training is lost"
+        print(f"ecn-marl: {others}: {advice}", file=sys.stderr, flush=True)
+        os._exit(LOST)
 
 
 def env_mesh(n: int | None = None) -> Mesh:
@@ -207,6 +235,7 @@ __all__ = [
     "AXIS",
     "Jitted",
     "cores",
+    "ends_with_others",
     "env_mesh",
     "fitting_devices",
     "host_devices",

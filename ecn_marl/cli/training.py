@@ -231,6 +231,7 @@ def train(
     from ecn_marl.cli import rate
     from ecn_marl.experiments import jobs as jb
     from ecn_marl.experiments import workflow as wf
+    from ecn_marl.parallelism import ends_with_others
 
     if out is not None:
         check_output_folder("--out", out)
@@ -291,7 +292,8 @@ def train(
         wandb if main_process else None,
     )
     done = 0 if resume is None else wf.steps_of_run(folder)
-    rows = _train(job, folder, overwrite, session, resume is not None, quiet=not main_process)
+    with ends_with_others(f"start all of them again, with --resume {folder}"):
+        rows = _train(job, folder, overwrite, session, resume is not None, quiet=not main_process)
     if main_process and done >= job.steps:
         typer.echo(
             f"{folder}: has its {done:,} steps already; --steps continues it to more", err=True

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from ecn_marl.baselines.training.checkpoint import Checkpoints
-from ecn_marl.parallelism import parse_processes
+from ecn_marl.parallelism import LOST, parse_processes
 
 PROGRAM = """
 import ecn_marl
@@ -156,6 +157,37 @@ def test_two_processes_go_on_bit_for_bit(single):
         if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
             a, b = jax.random.key_data(a), jax.random.key_data(b)
         np.testing.assert_array_equal(a, b, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_process_ends_the_others_with_one_line(single, lost):
+    """The survivor says what to do, and a training of both then goes on from the checkpoint."""
+    run, steps = single / f"lost{lost}", ("--steps", "1000000", "--save-updates", "10")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = (*START, *PLAIN, *steps, "--out", run)
+    both = [begin(*command, "--distributed", f"{address},2,{i}", home=single) for i in (0, 1)]
+    try:
+        while not (checkpoint := Checkpoints(run).latest):
+            assert not [p.stderr.read() for p in both if p.poll() is not None]
+            time.sleep(0.1)
+        both[lost].kill()
+        _, err = both[1 - lost].communicate(timeout=30)
+    finally:
+        for process in both:
+            process.kill()
+            process.wait()
+    assert both[1 - lost].returncode == LOST, err.decode()
+    (line,) = [x for x in err.decode().splitlines() if x.startswith("ecn-marl: ")]
+    assert "another of the 2 processes" in line and f"--resume {run}" in line
+    config = json.loads((run / "config.json").read_text())
+    more = (checkpoint + 20) * config["settings"]["envs"] * config["settings"]["rollout"]
+    (run / "config.json").write_text(json.dumps(config | {"steps": more}))
+    two_processes("--resume", run, home=single)
+    assert Checkpoints(run).latest == checkpoint + 20
 
 
 @pytest.mark.parametrize("spec", ["127.0.0.1", "host:1,2", "host:1,2,2", "host:1,2,x", "host,2,0"])
