@@ -28,6 +28,7 @@ from ecn_marl.experiments import curves, searches, sources, splits
 from ecn_marl.experiments import engine as en
 from ecn_marl.experiments import plan as pl
 from ecn_marl.experiments import recipes as rc
+from ecn_marl.experiments import trainings as tr
 from ecn_marl.experiments.plan import Plan
 from ecn_marl.experiments.publish import publish
 from ecn_marl.experiments.records import Record
@@ -118,8 +119,9 @@ def never(*args, **kwargs):
 
 @pytest.fixture
 def no_work(monkeypatch):
-    for name in ("_score_learner", "_score_rule", "train_run"):
+    for name in ("_score_learner", "_score_rule"):
         monkeypatch.setattr(en, name, never)
+    monkeypatch.setattr(tr, "train_run", never)
     monkeypatch.setattr(searches.Search, "find", never)
 
 
@@ -224,7 +226,7 @@ def test_settings_of_the_oracle_do_not_reach_learners(tmp_path, monkeypatch):
 
     search_result = search.SearchResult("oracle", np.full((1, 1, 3), odd), 1.0, 3, 0, ())
     monkeypatch.setattr(searches.Search, "find", lambda self, name: search_result)
-    monkeypatch.setattr(en, "train_run", noted)
+    monkeypatch.setattr(tr, "train_run", noted)
     for name in rc.LEARNERS:
         recipe = replace(
             rc.LEARNERS[name], options={**rc.LEARNERS[name].options, "features": "acc"}
@@ -237,7 +239,7 @@ def test_settings_of_the_oracle_do_not_reach_learners(tmp_path, monkeypatch):
         assert requests[-1]["options"]["action_options"] == {"template": rc.DEPTHS}
         assert not set(odd) & set(np.ravel(rc.DEPTHS))
         assert requests[-1]["steps"] == rc.DEFAULT_STEPS, "the same for all"
-    source = ast.parse(inspect.getsource(en.train))
+    source = ast.parse(inspect.getsource(tr.train))
     assert "searches" not in {n.id for n in ast.walk(source) if isinstance(n, ast.Name)}
 
 
@@ -267,7 +269,7 @@ def test_a_split_scores_trained_policies_without_training(done, monkeypatch):
     plan, results = done
     variants = {"long": lambda: {"max_steps": 40, "topology": star(3)}}  # no type of JSON
     monkeypatch.setitem(splits.SPLITS, "lengths", splits.Split(SMALL, "", {}, variants))
-    monkeypatch.setattr(en, "train_run", never)
+    monkeypatch.setattr(tr, "train_run", never)
     records = bn.bench(replace(plan, scenarios=(), split="lengths"), quiet)
     assert list(records) == [f"{SMALL}:lengths/long"]
     policies = records[f"{SMALL}:lengths/long"]

@@ -261,7 +261,7 @@ def test_bad_searches_are_named():
 
 
 def test_a_folder_has_one_search_at_a_time(tmp_path, monkeypatch):
-    def at_work(running, out, show):
+    def at_work(running, out, show, workers):
         with pytest.raises(FolderInUse, match=r"in use by process .*tune"):
             tn.tune(running, out)
         return {}
