@@ -44,7 +44,7 @@ from ecn_marl.baselines.evaluation.stateful_policy import StatefulPolicy
 from ecn_marl.baselines.rl import gating, replay
 from ecn_marl.baselines.rl import q_learning as ql
 from ecn_marl.baselines.rl.gating import Gate
-from ecn_marl.baselines.rl.networks import Mlp, network_flops, one_agent
+from ecn_marl.baselines.rl.networks import network_flops, one_agent, plain
 from ecn_marl.baselines.rl.q_learning import QLearner, QState, Step, Transition
 from ecn_marl.baselines.rl.replay import Ring
 from ecn_marl.baselines.rl.rollout import roll
@@ -169,8 +169,9 @@ class DDQN(Trainer):
         self.env = AutoReset(env)
         self.config = config
         self.head = ql.discrete_head(env.action)
+        self.net = config.network(self.head)
         self.learner = QLearner(
-            Mlp(config.hidden, self.head.outputs, 0.1, config.standardise > 0),
+            self.net,
             self.head,
             rate=config.lr,
             anneal_steps=config.anneal_updates * config.gradient_steps,
@@ -381,7 +382,7 @@ class DDQN(Trainer):
 
     def network(self, actor: PyTree) -> Network | None:
         """The policy, to be exported, without idle gating."""
-        return Network(self.head, actor)
+        return Network(self.head, plain(self.net, actor))
 
     def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, PyTree]]:
         """Networks and the parameters that one port needs, to measure their cost."""

@@ -184,8 +184,7 @@ class HAECN(Trainer):
         }
         small = Mlp(c.decision_hidden, TRIGGER.outputs, 0.1, c.standardise > 0)
         self.decision = QLearner(small, TRIGGER, double=False, **common)
-        large = Mlp(c.hidden, self.head.outputs, 0.1, c.standardise > 0)
-        self.policy = QLearner(large, self.head, double=True, **common)
+        self.policy = QLearner(c.network(self.head), self.head, double=True, **common)
         self.decision_row = ql.transition_shapes(2 * env.obs_dim, ())
         self.policy_row = ql.transition_shapes(env.obs_dim, env.action.shape)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import flax.linen as nn
@@ -10,6 +11,39 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
+from numpy.polynomial.legendre import legvander
+
+
+@dataclass(frozen=True)
+class Polynomials:
+    """Outputs that are polynomials of their place, for choices that have an order.
+
+    Settings from shallow to deep are an example. Neighbours then learn from each other. With
+    outputs of their own, the best one of two that are worth about the same is left to chance.
+
+    Attributes:
+        sizes: outputs of each component of an action.
+        degree: degree of the polynomials, of each component alike.
+    """
+
+    sizes: tuple[int, ...]
+    degree: int
+
+    @property
+    def width(self) -> int:
+        """Number of coefficients, over all components."""
+        return len(self.sizes) * (self.degree + 1)
+
+    @property
+    def matrix(self) -> Float[np.ndarray, "width outputs"]:
+        """Legendre's polynomials, a row each, at the places of the outputs, from -1 to 1."""
+        parts = [legvander(np.linspace(-1.0, 1.0, n), self.degree).T for n in self.sizes]
+        matrix = np.zeros((self.width, sum(self.sizes)), np.float32)
+        for i, part in enumerate(parts):
+            start = sum(self.sizes[:i])
+            rows = slice(i * (self.degree + 1), (i + 1) * (self.degree + 1))
+            matrix[rows, start : start + part.shape[1]] = part
+        return matrix
 
 
 class Mlp(nn.Module):
@@ -23,6 +57,7 @@ class Mlp(nn.Module):
             are parameters that are not learnt, see `standardise`.
         normalised: whether the inputs of every tanh are normalised over the layer (Ba et al. 2016,
             "Layer Normalization"). Such a network is not exported.
+        ordinal: what outputs are made of; None for outputs of their own.
     """
 
     hidden: Sequence[int]
@@ -30,6 +65,7 @@ class Mlp(nn.Module):
     last_scale: float = 1.0
     standardised: bool = False
     normalised: bool = False
+    ordinal: Polynomials | None = None
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch features"]) -> Float[Array, "*batch outputs"]:
@@ -39,7 +75,19 @@ class Mlp(nn.Module):
         for width in self.hidden:
             x = _layer(width, float(np.sqrt(2.0)))(x)
             x = jnp.tanh(nn.LayerNorm()(x) if self.normalised else x)
-        return _layer(self.outputs, self.last_scale)(x)
+        if self.ordinal is None:
+            return _layer(self.outputs, self.last_scale)(x)
+        return _layer(self.ordinal.width, self.last_scale)(x) @ self.ordinal.matrix
+
+
+def plain(net: Mlp, params: PyTree) -> PyTree:
+    """Parameters of the same function as an `Mlp` whose outputs are of their own."""
+    if net.ordinal is None:
+        return params
+    layers, matrix = dict(params["params"]), net.ordinal.matrix
+    last = f"Dense_{len(net.hidden)}"
+    layers[last] = {name: x @ matrix for name, x in layers[last].items()}
+    return {**params, "params": layers}
 
 
 def _layer(width: int, scale: float) -> nn.Dense:

@@ -26,7 +26,13 @@ from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.rl import replay
 from ecn_marl.baselines.rl.distributions import Head, head_for
-from ecn_marl.baselines.rl.networks import apply_network, init_network, standardise
+from ecn_marl.baselines.rl.networks import (
+    Mlp,
+    Polynomials,
+    apply_network,
+    init_network,
+    standardise,
+)
 from ecn_marl.baselines.rl.optimisers import adam
 from ecn_marl.baselines.training import settings as check
 from ecn_marl.baselines.training.environments import Measured, Moments
@@ -59,6 +65,8 @@ class QConfig:
         standardise: intervals of random actions at the start, by which networks standardise their
             features, see `networks.standardise`; 0 for unscaled features.
         shared: one network for all agents, or one each. Memories are one each in both cases.
+        ordinal: degree of the polynomials that values are, in the place of a setting among the
+            choices, see `networks.Polynomials`; 0 for a value of its own for each setting.
         epsilon: chance of a random action at first.
         epsilon_decay: factor of that chance at every update.
         epsilon_min: smallest chance.
@@ -80,6 +88,7 @@ class QConfig:
     hidden: tuple[int, ...] = (64, 64)
     standardise: int = 0
     shared: bool = True
+    ordinal: int = 0
     epsilon: float = 1.0
     epsilon_decay: float = 0.98
     epsilon_min: float = 0.02
@@ -94,10 +103,16 @@ class QConfig:
         check.widths(self, "hidden")
         if not 0.0 < self.epsilon_decay <= 1.0:
             raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
-        check.not_negative(self, "standardise", "centre", "anneal_updates")
+        check.not_negative(self, "standardise", "centre", "anneal_updates", "ordinal")
         if self.centre and self.reward_offset:
             allowed = "0 with `centre`, which measures the offset"
             raise bad_value("reward_offset", self.reward_offset, allowed)
+
+    def network(self, head: Head) -> Mlp:
+        """A Q-network for the actions of a head."""
+        ordinal = Polynomials(tuple(head.sizes), self.ordinal) if self.ordinal else None
+        standardised = self.standardise > 0
+        return Mlp(self.hidden, head.outputs, 0.1, standardised, ordinal=ordinal)
 
     @property
     def start_intervals(self) -> int:

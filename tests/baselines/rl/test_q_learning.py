@@ -9,7 +9,7 @@ import pytest
 
 from ecn_marl.baselines.rl import q_learning as ql
 from ecn_marl.baselines.rl.distributions import Head
-from ecn_marl.baselines.rl.networks import Mlp, network_flops
+from ecn_marl.baselines.rl.networks import Mlp, network_flops, plain
 from ecn_marl.envs.actions import action_codec
 
 SCALAR, PAIR = Head(sizes=(4,), scalar=True), Head(sizes=(3, 2))
@@ -34,9 +34,9 @@ def test_double_q_target(head):
     real = list(map(jnp.float32, (reward, discount, online, target)))
     target_values = ql.double_q_target(head, *real, *kept_action)
     np.testing.assert_allclose(target_values, expected, rtol=1e-5, atol=1e-6)
-    plain = ql.double_q_target(head, *real[:2], real[3], real[3], *kept_action)
-    assert np.all(np.asarray(plain) >= np.asarray(target_values) - 1e-6)  # DQN never values less
-    assert not np.allclose(plain, target_values)
+    of_dqn = ql.double_q_target(head, *real[:2], real[3], real[3], *kept_action)
+    assert np.all(np.asarray(of_dqn) >= np.asarray(target_values) - 1e-6)  # DQN never values less
+    assert not np.allclose(of_dqn, target_values)
 
 
 def test_value_of_an_action_is_the_sum_over_its_components():
@@ -238,3 +238,27 @@ def test_flops_count_what_the_compiler_counts():
     cost = jax.jit(net.apply).lower(params, x).compile().cost_analysis()
     assert network_flops((16, 8), 3, 5) == 2 * (48 + 128 + 40) + 2 * (16 + 8) + 5
     assert cost["flops"] + cost["transcendentals"] == network_flops((16, 8), 3, 5)
+
+
+@pytest.mark.parametrize("head", [Head(sizes=(9,), scalar=True), Head(sizes=(5, 3))])
+@pytest.mark.parametrize("degree", [1, 2])
+def test_ordinal_values_are_polynomials_of_the_place(head, degree):
+    """Their differences of order `degree + 1` vanish, and those of order `degree` do not."""
+    net = ql.QConfig(hidden=(6,), ordinal=degree).network(head)
+    x = jax.random.normal(jax.random.key(0), (4, 3))
+    params = net.init(jax.random.key(1), x)
+    params = jax.tree.map(lambda w: w + 0.3, params)  # a bias that is not zero
+    values = np.asarray(net.apply(params, x), np.float64)
+    assert values.shape == (4, head.outputs)
+    for part in np.split(values, np.cumsum(head.sizes)[:-1], axis=-1):
+        assert np.all(np.abs(np.diff(part, degree)) > 1e-4)
+        np.testing.assert_allclose(np.diff(part, degree + 1), 0.0, atol=1e-5)
+    # What is exported is an ordinary network of the same values.
+    ordinary = Mlp((6,), head.outputs)
+    np.testing.assert_allclose(ordinary.apply(plain(net, params), x), values, rtol=1e-5, atol=1e-5)
+
+
+def test_a_network_of_plain_values_is_exported_as_it_is():
+    net = ql.QConfig(hidden=(6,)).network(SCALAR)
+    params = net.init(jax.random.key(0), jnp.zeros(3))
+    assert plain(net, params) is params
