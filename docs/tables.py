@@ -60,6 +60,8 @@ TABLES: dict[str, Callable[[], str]] = {
         recorded.papers_haecn,
         recorded.reliability,
         recorded.rewards_of_ippo,
+        recorded.learners_today,
+        recorded.arms_of_learners,
         performance.speed_machine,
         performance.speed_environments,
         performance.speed_training,

@@ -257,6 +257,53 @@ def _commits(rows: Iterable[dict[str, Any]]) -> str:
     return f"Scored at commit {', '.join(f'`{name}`' for name in names)}." if names else ""
 
 
+def learners_today() -> str:
+    """Learners beside the rule and the oracle, with fresh seeds and episodes."""
+    rows = []
+    for scenario in json.loads((RESULTS / "learners.json").read_text())["today"]:
+        for name in (*scenario["seeds"], "rule", scenario["oracle"], "static:best"):
+            found = [scenario[key].get(name) for key in ("to_rule", "to_oracle")]
+            relative = ["{:.3f} [{:.3f}, {:.3f}]".format(*x) if x else DASH for x in found]
+            seeds = scenario["seeds"].get(name)
+            rows.append(
+                (
+                    f"`{scenario['scenario']}`",
+                    f"`{name}`",
+                    f"{scenario['J'][name]:.2f}",
+                    DASH if seeds is None else ", ".join(f"{x:.2f}" for x in seeds),
+                    *(
+                        DASH if r is None else f"{r[0]:.3f} [{r[1]:.3f}, {r[2]:.3f}]"
+                        for r in relative
+                    ),
+                    f"{100 * scenario['share'][name]:.0f} %",
+                    _slower(scenario["classes_to_static"][name]),
+                )
+            )
+    head = ("scenario", "policy", "J", "seeds", "to the rule", "to the oracle", "share of its gain")
+    return markdown((*head, "over 5 % slower than static:best"), rows)
+
+
+def _slower(classes: dict[str, float]) -> str:
+    found = [(name, x) for name, x in classes.items() if x > 1.05]
+    return ", ".join(f"{n.replace('_', ' ')} +{100 * (x - 1):.0f} %" for n, x in found) or "nothing"
+
+
+def arms_of_learners() -> str:
+    """What was compared of `mappo`, `ippo` and the Q-learners: J by seed."""
+    rows = [
+        (
+            f"`{arm['learner']}`",
+            f"`{arm['scenario']}`",
+            arm["arm"],
+            f"{arm['J']:.2f}",
+            ", ".join(f"{x:.2f}" for x in arm["seeds"]),
+            f"{100 * (arm['J'] / arm['rule'] - 1):+.1f} %",
+        )
+        for arm in json.loads((RESULTS / "learners.json").read_text())["arms"]
+    ]
+    return markdown(("learner", "scenario", "with", "J", "seeds", "to the rule"), rows)
+
+
 def rewards_of_ippo() -> str:
     """What `ippo` learns from which reward: J by seed, and what it earned beside the rule."""
     arms = json.loads((RESULTS / "objective.json").read_text())["arms"]
