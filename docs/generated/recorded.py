@@ -271,10 +271,7 @@ def learners_today() -> str:
                     f"`{name}`",
                     f"{scenario['J'][name]:.2f}",
                     DASH if seeds is None else ", ".join(f"{x:.2f}" for x in seeds),
-                    *(
-                        DASH if r is None else f"{r[0]:.3f} [{r[1]:.3f}, {r[2]:.3f}]"
-                        for r in relative
-                    ),
+                    *relative,
                     f"{100 * scenario['share'][name]:.0f} %",
                     _slower(scenario["classes_to_static"][name]),
                 )
