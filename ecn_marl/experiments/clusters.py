@@ -70,6 +70,8 @@ class RayExecutor(Executor):
 
 def _settle(ended: Future[Any], of_ray: Future[Any]) -> None:
     """Give a future the result of Ray's, or its error without Ray's wrapping."""
+    if not ended.set_running_or_notify_cancel():
+        return  # cancelled meanwhile
     error = of_ray.exception()
     if error is None:
         ended.set_result(of_ray.result())
@@ -129,7 +131,7 @@ class SlurmExecutor(ThreadPoolExecutor):
         """
         super().__init__(JOBS)
         given = dict(parameters)
-        cluster, folder = given.pop("cluster", SLURM_CLUSTER), Path(JOB_LOGS).absolute()
+        cluster, folder = given.pop("cluster", "slurm"), Path(JOB_LOGS).absolute()
         try:
             self._jobs = submitit.AutoExecutor(str(folder), cluster=cluster)
             self._jobs.update_parameters(name="ecn-marl", **given)
@@ -165,10 +167,6 @@ class SlurmExecutor(ThreadPoolExecutor):
         self.shutdown(wait=False, cancel_futures=True)
         for job in list(self._waiting):
             job.cancel(check=False)
-
-
-SLURM_CLUSTER = "slurm"
-"""Kind of cluster, in submitit's words."""
 
 
 def _kept_error(

@@ -121,7 +121,7 @@ def train_all(
     Raises:
         ValueError: see `train`.
     """
-    if pool is None:
+    if pool is None or not jobs:
         for done, (site, name) in enumerate(jobs, 1):
             train(plan, site, name, show)
             ended(done)
