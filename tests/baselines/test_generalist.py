@@ -130,6 +130,7 @@ def test_observations_of_all_scenarios_are_standardised_together(envs):
         np.testing.assert_array_equal(centre, moments(state.actor)[0])
 
 
+@pytest.mark.thorough
 def test_a_run_stops_and_goes_on(trained, tmp_path):
     _, result = trained
     assert [row["steps"] for row in result.metrics] == [16, 32]

@@ -15,6 +15,8 @@ WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
 NO_BRIDGE = {"cuda12", "cuda13", "packets", "records", "notebooks", "docs", "test", "dev"}
 """Extras without a framework behind them: hardware, and what the `test` lane installs."""
 
+TOGETHER = {"slurm": "ray"}
+"""Extras in the lane of another one."""
 
 needs_workflow = pytest.mark.skipif(
     not WORKFLOW.is_file(), reason="a source archive has no workflows"
@@ -31,7 +33,7 @@ def jobs():
 def test_every_bridge_has_its_lane(jobs):
     lanes = jobs["bridges"]["strategy"]["matrix"]["extra"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert set(lanes) == set(project["optional-dependencies"]) - NO_BRIDGE
+    assert set(lanes) == set(project["optional-dependencies"]) - NO_BRIDGE - set(TOGETHER)
     listed = re.search(r"^EXTRAS \?= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert listed and listed[1].split() == lanes
     for extra in lanes:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Executor
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -73,16 +73,11 @@ def test_policies_keep_their_state_on_packets(results):
 def test_several_processes_write_the_same(results, monkeypatch):
     """The parent writes what they return; here they are this process."""
 
-    class Pool(ProcessPoolExecutor):
+    class Here(Executor):
         def map(self, function, values):
             return map(function, values)
 
-    @contextmanager
-    def processes(workers):
-        with Pool(1) as pool:
-            yield pool
-
-    monkeypatch.setattr(ev, "processes", processes)
+    monkeypatch.setattr(ev, "executor", lambda workers: nullcontext(Here()))
     alone = ecn_marl.evaluate(
         "static:secn1", TINY, episodes=2, allow_flagged=True, backend="packets", workers=2
     )
