@@ -173,7 +173,7 @@ class Plan:
 
 @runtime_checkable
 class Comparison(Protocol):
-    """What trains and scores reads of a plan: `Plan` or `papers.run.SuitePlan`."""
+    """What training and scoring read of a plan: `Plan` or `papers.run.SuitePlan`."""
 
     @property
     def stream(self) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import ecn_marl
+from ecn_marl._imports import import_extension
 from ecn_marl.baselines.search import Effort
 from ecn_marl.envs.actions import EcnSetting
 from ecn_marl.envs.scenario import Scenario
@@ -42,6 +45,13 @@ def register() -> None:
     """Register it once."""
     if SMALL not in ecn_marl.scenarios():
         ecn_marl.register(SMALL, small)
+
+
+def import_in_workers(folder: Path) -> None:
+    """Register it by an import from a file in `folder`, which worker processes repeat."""
+    file = folder / "own_scenarios.py"
+    file.write_text("import small\n\nsmall.register()\n")
+    import_extension(str(file))
 
 
 def quiet(task: str):

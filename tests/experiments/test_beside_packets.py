@@ -12,7 +12,6 @@ from commands import failure, run
 from scipy import stats
 
 import ecn_marl
-from ecn_marl._imports import import_extension
 from ecn_marl.baselines.static import Static
 from ecn_marl.envs.registry import make
 from ecn_marl.experiments import backends
@@ -92,9 +91,7 @@ def test_two_policies_have_no_order(beside):
 @pytest.fixture(scope="module")
 def benched(tmp_path_factory):
     """A learner and a setting, scored on both; on packets in two processes, which import, too."""
-    own = tmp_path_factory.mktemp("own") / "own_scenarios.py"
-    own.write_text("import small\n\nsmall.register()\n")
-    import_extension(str(own))
+    small.import_in_workers(tmp_path_factory.mktemp("own"))
     plan = Plan(
         scenarios=(small.SMALL,),
         policies=("pet", "static:secn1"),

@@ -11,7 +11,6 @@ import pytest
 import small
 from commands import failure
 
-from ecn_marl._imports import import_extension
 from ecn_marl.errors import FolderInUse
 from ecn_marl.experiments import bench as bn
 from ecn_marl.experiments import clusters, executors
@@ -49,10 +48,8 @@ def tuned(out, workers: int | str = 1):
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
-    """The records of this process alone; workers import the scenario from a file."""
-    file = tmp_path_factory.mktemp("own") / "own_scenarios.py"
-    file.write_text("import small\n\nsmall.register()\n")
-    import_extension(str(file))
+    """The records of this process alone."""
+    small.import_in_workers(tmp_path_factory.mktemp("own"))
     return records(tmp_path_factory.mktemp("alone"))
 
 
