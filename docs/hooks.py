@@ -5,12 +5,17 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "docs"))  # MkDocs reads this file by its path
+
+import tables  # noqa: E402
+
 NOTEBOOKS = ROOT / "notebooks"
 
 
@@ -31,7 +36,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Lets links to notebooks and results, as they work in the repository, lead to their pages."""
+    """Writes the site's tables; links that work in the repository lead to pages."""
+    markdown = tables.shown(markdown)
     markdown = re.sub(r"\.\./notebooks/(\w+)\.ipynb", r"tutorials/\1.md", markdown)
     return re.sub(r"\]\(\.\./(results/[^)]+\.png)\)", r"](\1)", markdown)
 

@@ -4,7 +4,8 @@
     python docs/tables.py --check    # fail if one is out of date
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME is a function of a
-module of `generated/`.
+module of `generated/`. A long one is not kept in the repository: where `<!-- site: NAME -->`
+stands, the site shows it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from generated import command_line, decisions, network, performance, recorded
 HERE = Path(__file__).parent
 
 BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+SITE = re.compile(r"<!-- site: ([\w-]+) -->")
 
 TABLES: dict[str, Callable[[], str]] = {
     f.__name__.replace("_", "-"): f
@@ -78,6 +81,11 @@ TABLES: dict[str, Callable[[], str]] = {
 def renewed(text: str) -> str:
     """A page with all its tables written anew."""
     return BLOCK.sub(lambda m: f"{m[1]}\n{TABLES[m[2]]()}\n\n{m[3]}", text)
+
+
+def shown(text: str) -> str:
+    """A page as the site shows it."""
+    return SITE.sub(lambda m: f"\n{TABLES[m[1]]()}\n", text)
 
 
 def pages() -> list[Path]:

@@ -33,7 +33,7 @@ LANES = (4, 8, 16)
 
 Small batches in wide vectors would compute unused lanes: one environment takes 1.1 times as long in
 8 lanes as in 4, and 1.7 times in 16. Large batches are faster in 16 lanes than in 8, although more
-elements are busy in one of 16 environments than in one of 8; see `docs/performance-log.md`.
+elements are busy in one of 16 environments than in one of 8.
 """
 
 _OFF: ContextVar[bool] = ContextVar("off", default=False)

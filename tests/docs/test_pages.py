@@ -100,7 +100,7 @@ def test_code_of_pages_runs(page, smaller, tmp_path):
     code_blocks.run(text, tmp_path, smaller)
 
 
-def test_commands_of_all_pages_exist():
+def test_commands_of_all_pages_exist(tables):
     """Subcommands and options, wherever they are named: in blocks, in text, in notebooks."""
     import typer
 
@@ -114,7 +114,8 @@ def test_commands_of_all_pages_exist():
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]
     wrong, checked = [], 0
     for page in [*pages, *(ROOT / "notebooks").glob("*.ipynb"), *DOCS.rglob("*.svg")]:
-        for call in re.finditer(r"ecn-marl ([a-z][a-z-]*)((?:[^`\n#\\<]|\\\n)*)", page.read_text()):
+        text = tables.shown(page.read_text())
+        for call in re.finditer(r"ecn-marl ([a-z][a-z-]*)((?:[^`\n#\\<]|\\\n)*)", text):
             name, rest = call.groups()
             named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", rest))
             checked += 1
