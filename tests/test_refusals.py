@@ -40,10 +40,10 @@ from ecn_marl.sim.failures import fail_links
 from ecn_marl.sim.flow_groups import FlowGroup
 from ecn_marl.sim.jobs import FlowSets, Requests, Timeline
 from ecn_marl.sim.loops import ClosedLoop
+from ecn_marl.sim.phased_incast import PhasedIncast
 from ecn_marl.sim.topology import fat_tree, parse_topology
 from ecn_marl.sim.transports import parse_transport
 from ecn_marl.envs.ecn import HostGroup
-from ecn_marl.envs.phases import Phase
 from ecn_marl.envs.rate.scenarios import RateScenario
 from ecn_marl.envs.actions import DiscreteAction
 from ecn_marl.sim.graphs import Node
@@ -185,8 +185,6 @@ CASES = [
         margins_us=["(nan, 0)", "(-1, 0)", "(0,)", "'x'"],
         traffic=["()", "None", "'x'", "(1,)"],
         transport=["5"],
-        phases=["(1,)", "'x'"],
-        phase_steps=["0", "1.5"],
         class_of=["'x'", "(1.5,)", "(-1,)"],
         topology=["None", "'ring:4'"],
         host_groups=["(1,)"],
@@ -269,8 +267,9 @@ CASES = [
     *of("FlowGroup((0,), (1,), *)", each=["1.5", "0"], flow_kb=["nan", "-1"], start_us=NUMBER),
     *of("ClosedLoop((0,), (1,), *)", depth=["1.5", "0"], read_share=NUMBER, think_us=NUMBER),
     ("ClosedLoop((0,), (1,), response=inf)", "response"),
-    ("Phase('p', utilisation_weight=nan)", "utilisation_weight"),
-    ("Phase('p', delay_us=-1.0)", "delay_us"),
+    ("PhasedIncast(LINE, (Incast(),))", "phases"),
+    ("PhasedIncast(LINE, (Incast(), Incast(receiver=1)))", "receiver of phases"),
+    ("sim(PhasedIncast(LINE, (Incast(receiver=9),) * 2))", "receiver"),
     ("HostGroup('g', ('h',), shift=1.5)", "shift"),
     *of("failing(at_us=1.0, *)", share=NUMBER),
     *of("failing(share=0.5, at_us=1.0, *)", dt_us=["-1", "nan", "0"]),

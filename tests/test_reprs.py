@@ -22,10 +22,6 @@ def exported():
 
 SHOWN = {
     "core": (lambda: ecn_marl.make(STAR), ("<EcnEnv websearch-star-v0: 8 ports of star:8", "acc")),
-    "phases": (
-        lambda: ecn_marl.make("demand-phases-v0"),
-        ("<PhasedEnv demand-phases-v0: 8 po",),
-    ),
     "large": (lambda: ecn_marl.make("pet-websearch-v0"), ("432 ports",)),
     "parallel": (lambda: ecn_marl.parallel_env(STAR, max_cycles=7), (STAR, "port_7", "7 steps")),
     "aec": (lambda: ecn_marl.env(STAR), ("EcnAECEnv(<EcnParallelEnv websearch-star-v0",)),

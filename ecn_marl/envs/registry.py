@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from functools import partial
 from importlib import import_module
 from os import PathLike, fspath
 from typing import Any
@@ -17,7 +16,6 @@ from ecn_marl.envs.agents import PORT
 from ecn_marl.envs.ecn import PHASE, EcnEnv
 from ecn_marl.envs.features import Columns, FeatureSet, check_features, feature_set
 from ecn_marl.envs.objectives import check_parts, check_phased_by
-from ecn_marl.envs.phases import PhasedEnv
 from ecn_marl.envs.queues import PerQueue
 from ecn_marl.envs.recorded import recorded
 from ecn_marl.envs.resolve import (
@@ -101,13 +99,20 @@ def scenarios() -> tuple[str, ...]:
     return tuple(sorted(SCENARIOS))
 
 
+SUCCESSORS = {"rpc-shuffle-v0": "shuffle-serve-v0", "demand-phases-v0": "restore-serve-v0"}
+"""Scenarios that were taken out, and what to take in their place."""
+
+
 def lookup(name: str) -> Scenario:
     """The scenario of a name, as registered.
 
     Raises:
-        ValueError: unknown name, with the nearest ones.
+        ValueError: unknown name, with the nearest ones, or its successor.
     """
     _load_builtin()
+    if name in SUCCESSORS and name not in SCENARIOS:
+        allowed = f"{SUCCESSORS[name]}: this one was taken out, since only its reward had phases"
+        raise bad_value("scenario", name, allowed)
     return SCENARIOS[name]()
 
 
@@ -212,7 +217,6 @@ def make(
     check_options(**options)
     reward_rule = reward_function(spec.reward if reward is None else reward, credit)
     reference = _reference(scenario, spec, telemetry_options, reward_rule, options)
-    env_class = partial(PhasedEnv, phases=spec.phases, phase_steps=spec.phase_steps)
     check_value("per_queue", per_queue, Flag())
     codec = action_codec(actions, **_options_for(actions, spec.action_options))
     if per_queue:
@@ -220,7 +224,7 @@ def make(
             allowed = "False in a scenario whose ports have one queue (no traffic classes)"
             raise bad_value("per_queue", per_queue, allowed)
         codec = PerQueue(codec, len(spec.classes))
-    env: EcnEnv = (env_class if spec.phases else EcnEnv)(
+    env = EcnEnv(
         name=scenario if isinstance(scenario, str) else "custom",
         sim=_on(backend, _simulator(spec, counted, reward_rule)),
         feature=columns,
@@ -290,9 +294,6 @@ def resolve_scenario(
         raise bad_value("scenario", spec, "the name of one, or a Scenario")
     if "interval_us" in overrides and "max_steps" not in overrides:
         overrides["max_steps"] = same_time(spec, overrides["interval_us"])
-        if spec.phases and "phase_steps" not in overrides:
-            per_phase = replace(spec, max_steps=spec.phase_steps)
-            overrides["phase_steps"] = same_time(per_phase, overrides["interval_us"])
     spec = replace(spec, **overrides)
     links = {"delay_us": delay_us, "gbps": link_gbps, "uplink_gbps": uplink_gbps}
     for name, value in links.items():
@@ -307,10 +308,9 @@ def resolve_scenario(
     if flows is not None:
         check_value("flows", flows, FILE)
         flows = fspath(flows)
-        if load is not None or spec.phases:
-            allowed = "none" if spec.phases else "none beside a load"
-            reason = "a recorded list is all the traffic there is"
-            raise bad_value("flows", flows, f"{allowed}: {reason}")
+        if load is not None:
+            allowed = "none beside a load: a recorded list is all the traffic there is"
+            raise bad_value("flows", flows, allowed)
         dt_us = float(spec.dt_us)
         source = recorded(flows, spec.topology, dt_us, dt_us * spec.tick_steps)
         spec = replace(spec, traffic=(source,))
@@ -338,8 +338,6 @@ def _reference(
         return None
     if not isinstance(scenario, str):
         raise bad_value("reward_reference", reference, "none: a scenario without a name has none")
-    if spec.phases:
-        raise bad_value("reward_reference", reference, "none in a scenario whose reward has phases")
     return find_reference(reference, scenario, spec, telemetry, reward, options)
 
 

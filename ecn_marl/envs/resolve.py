@@ -6,8 +6,7 @@ priority into the options of the reward.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import fields, is_dataclass, replace
 
 from ecn_marl._checks import check_value, rules_of
@@ -19,7 +18,7 @@ from ecn_marl.sim.config import TrafficClass
 from ecn_marl.sim.traffic import LOAD, Source
 from ecn_marl.sim.transports import Mixed, Transport, as_transport
 
-TRAFFIC = ("traffic", "topology", "load", "flows", "phases")
+TRAFFIC = ("traffic", "topology", "load", "flows")
 """Fields that decide how many flows there are."""
 
 
@@ -52,7 +51,7 @@ def same_time(spec: Scenario, interval_us: float) -> int:
     time_us = spec.max_steps * spec.interval_us
     steps = round(time_us / interval_us)
     if abs(steps * interval_us - time_us) > 1e-6 * time_us:
-        allowed = f"a divisor of the {time_us:g} us of an episode or phase, or max_steps as well"
+        allowed = f"a divisor of the {time_us:g} us of an episode, or max_steps as well"
         raise bad_value("interval_us", interval_us, allowed)
     return steps
 
@@ -61,10 +60,8 @@ def with_load(spec: Scenario, load: float) -> Scenario:
     """A scenario with this load in all of its sources that have a load.
 
     Raises:
-        ValueError: the load is out of range, no source has one, or its phases have their own.
+        ValueError: the load is out of range, or no source has one.
     """
-    if any(phase.traffic for phase in spec.phases):
-        raise bad_value("load", load, "none: the phases of this scenario have their own")
     if not LOAD.fits(load):
         number = isinstance(load, int | float) and not isinstance(load, bool)
         percent = number and load >= 5.0 and LOAD.fits(load / 100.0)
@@ -85,10 +82,8 @@ def with_priority(spec: Scenario, priority: str | float) -> Scenario:
     """A scenario whose reward weighs utilisation as a priority says, see `PRIORITIES`.
 
     Raises:
-        ValueError: neither the name of a priority nor a number, or its phases have their own.
+        ValueError: neither the name of a priority nor a number.
     """
-    if any(phase.utilisation_weight is not None for phase in spec.phases):
-        raise bad_value("priority", priority, "none: the phases of this scenario have their own")
     try:
         weight = PRIORITIES[str(priority)] if priority in PRIORITIES else float(priority)
     except (ValueError, TypeError):
@@ -124,7 +119,7 @@ def with_room(spec: Scenario, overridden: Collection[str]) -> Scenario:
     """A scenario whose widths and slots are numbers, see `sim.sizing`.
 
     If the caller has set other traffic, the scenario's number of slots grows where needed. Numbers
-    too small for the offered traffic are an error, except in unchanged superseded scenarios.
+    too small for the offered traffic are an error.
 
     Args:
         spec: scenario with a clock.
@@ -135,20 +130,10 @@ def with_room(spec: Scenario, overridden: Collection[str]) -> Scenario:
             neither a number nor `auto`, or no number can be found.
     """
     tick_us = float(spec.dt_us) * spec.tick_steps
-    phase_traffic = [phase.traffic for phase in spec.phases if phase.traffic]
-    for phase in spec.phases:
-        if phase.traffic and len(phase.traffic) != len(spec.traffic):
-            allowed = f"{len(spec.traffic)} sources, as many as the scenario has"
-            raise bad_value(f"traffic of phase {phase.name}", phase.traffic, allowed)
-    if not (spec.superseded and not set(overridden) & {*TRAFFIC, "slots"}):
-        for sources in (spec.traffic, *phase_traffic):
-            for source in sources:
-                _check_width(source, spec, tick_us)
-    traffic, phase_sources = sizing.with_widths(spec.traffic, spec.topology, tick_us, phase_traffic)
-    replaced = iter(phase_sources)
-    phases = tuple(replace(p, traffic=next(replaced)) if p.traffic else p for p in spec.phases)
-    spec = replace(spec, traffic=traffic, phases=phases)
-    return replace(spec, slots=_slots(spec, [traffic, *phase_sources], overridden, tick_us))
+    for source in spec.traffic:
+        _check_width(source, spec, tick_us)
+    spec = replace(spec, traffic=sizing.with_widths(spec.traffic, spec.topology, tick_us))
+    return replace(spec, slots=_slots(spec, overridden, tick_us))
 
 
 def _check_width(source: Source, spec: Scenario, tick_us: float) -> None:
@@ -164,44 +149,28 @@ def _check_width(source: Source, spec: Scenario, tick_us: float) -> None:
         raise bad_value("width", width, f"{allowed} of {tick_us:g} us")
 
 
-def _slots(
-    spec: Scenario,
-    alternatives: Sequence[Sequence[Source]],
-    overridden: Collection[str],
-    tick_us: float,
-) -> int:
-    """Flow slots of a scenario, for the most demanding of its sets of sources."""
+def _slots(spec: Scenario, overridden: Collection[str], tick_us: float) -> int:
+    """Flow slots of a scenario."""
     if isinstance(spec.slots, str) and spec.slots != "auto":
         raise bad_value("slots", spec.slots, "an integer >= 1, or auto")
-    demands = [[_demand(source, spec, tick_us) for source in row] for row in alternatives]
-    known_demands = [[d for d in row if d is not None] for row in demands]
-    unknown = [
-        type(source).__name__
-        for row, row_demands in zip(alternatives, demands, strict=True)
-        for source, demand in zip(row, row_demands, strict=True)
-        if demand is None
-    ]
+    found = [(type(x).__name__, _demand(x, spec, tick_us)) for x in spec.traffic]
+    demands = [demand for _, demand in found if demand is not None]
+    unknown = [kind for kind, demand in found if demand is None]
     if spec.slots == "auto":
         if unknown:
             raise bad_value("slots", "auto", f"a number: {unknown[0]} has no demand()")
-        return max(sizing.slots_for(row, spec.topology, tick_us) for row in known_demands)
+        return sizing.slots_for(demands, spec.topology, tick_us)
     slots, changed = int(spec.slots), bool(set(overridden) & set(TRAFFIC))
     if changed and "slots" not in overridden:
-        if unknown or _overloaded(known_demands, spec):
+        loads = sizing.link_loads(demands, spec.topology)
+        if unknown or loads.max(initial=0.0) >= sizing.FULL:  # then no number is enough
             return slots
-        return max(slots, *(sizing.slots_for(row, spec.topology, tick_us) for row in known_demands))
-    if "slots" in overridden or not spec.superseded:
-        least = max(sizing.least_slots(row, spec.topology, tick_us) for row in known_demands)
-        if slots < least:
-            reason = "so many flows are in progress on average even if none ever meets another"
-            raise bad_value("slots", slots, f"auto, or at least {least}: {reason}")
+        return max(slots, sizing.slots_for(demands, spec.topology, tick_us))
+    least = sizing.least_slots(demands, spec.topology, tick_us)
+    if slots < least:
+        reason = "so many flows are in progress on average even if none ever meets another"
+        raise bad_value("slots", slots, f"auto, or at least {least}: {reason}")
     return slots
-
-
-def _overloaded(demands: Sequence[Sequence[sizing.Demand]], spec: Scenario) -> bool:
-    """Whether no number of slots is enough."""
-    loads = [sizing.link_loads(row, spec.topology).max(initial=0.0) for row in demands]
-    return bool(max(loads, default=math.inf) >= sizing.FULL)
 
 
 def _demand(source: Source, spec: Scenario, tick_us: float) -> sizing.Demand | None:

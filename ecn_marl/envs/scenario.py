@@ -10,7 +10,6 @@ from ecn_marl._checks import OPTIONS, TEXT, Each, Flag, Kind, Real, Whole, check
 from ecn_marl._errors import bad_value
 from ecn_marl.envs.ecn import HostGroup
 from ecn_marl.envs.objectives import Part
-from ecn_marl.envs.phases import Phase
 from ecn_marl.sim.clocks import MAX_TICK
 from ecn_marl.sim.config import NETWORK, SOURCE, TrafficClass
 from ecn_marl.sim.sources import as_sources
@@ -50,8 +49,6 @@ class Scenario:
         initial: thresholds at the start of an episode.
         action_options: options of the action codec, e.g. `{"alpha_kb": 20}`.
         reward_options: options of the reward, e.g. `{"utilisation_weight": 0.7}`.
-        phases: traffic phases of an episode, see `ecn_marl.envs.phases`; empty for none.
-        phase_steps: tuning intervals per phase.
         memory_us: how far back feedback can reach, µs, see `SimConfig`.
         slowdown_weights: weights of the slowdowns of mice, medium flows and elephants in the reward
             `slowdown`. In built-in scenarios they make all size classes count alike under SECN1,
@@ -99,8 +96,6 @@ class Scenario:
     initial: Annotated[str, TEXT] = "secn1"
     action_options: Annotated[dict[str, Any], OPTIONS] = field(default_factory=dict)
     reward_options: Annotated[dict[str, float], OPTIONS] = field(default_factory=dict)
-    phases: Annotated[tuple[Phase, ...], Each(Kind((Phase,), "a Phase"))] = ()
-    phase_steps: Annotated[int, Whole(low=1)] = 50
     memory_us: float = 256.0
     slowdown_weights: Annotated[tuple[float, float, float], Each(Real(low=0.0), 3)] = (1.0,) * 3
     objective: Annotated[tuple[Part, ...], Each(Kind((Part,), "a Part"))] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,10 +50,10 @@ def sample_traffic(env: EcnEnv, seed: int) -> Sample | None:
 
     Returns:
         The flows of an episode, or of its first `MOST_TICKS` ticks. None if flows begin when others
-        have finished, which needs the network, or if traffic has phases.
+        have finished, which needs the network.
     """
     sources, params, tick = env.sim.traffic, env.default_params.sim, env.sim.tick_us
-    if any(tickets_of(source) for source in sources) or hasattr(env, "phases"):
+    if any(tickets_of(source) for source in sources):
         return None
     ticks = min(round(env.horizon * env.interval_us / tick), MOST_TICKS)
     nic = jnp.asarray(params.net.nic_rate)
@@ -171,17 +171,9 @@ def _facts(axis: Axes, env: EcnEnv) -> None:
     ]
     if env.failing:
         lines.append("links fail: " + ", ".join(f"{name} {value:g}" for name, value in env.failing))
-    lines += [
-        f"source: {type(_inner(source)).__name__}{_source_fields(_inner(source))}"
-        for source in sim.traffic
-    ]
+    lines += [f"source: {type(source).__name__}{_source_fields(source)}" for source in sim.traffic]
     axis.set_axis_off()
     axis.text(0.0, 1.0, "\n".join(lines), va="top", fontsize=9, color=INK, wrap=True)
-
-
-def _inner(source: object) -> Any:
-    """The source in a `Stoppable`."""
-    return getattr(source, "source", source)
 
 
 def _source_fields(source: object) -> str:

@@ -142,7 +142,7 @@ class SimConfig:
             )
         object.__setattr__(self, "counts", counters("counts", self.counts))
         # Widths fix shapes, so `auto` becomes a number here.
-        traffic, _ = with_widths(self.traffic, self.topology, self.tick_us)
+        traffic = with_widths(self.traffic, self.topology, self.tick_us)
         object.__setattr__(self, "traffic", traffic)
         if self.mark_quantum and self.softness:
             raise bad_value("mark_quantum", self.mark_quantum, "0 with a softness above 0")

@@ -39,8 +39,6 @@ class Stream(IntEnum):
     """Paths of flowlets."""
     PHASE_LENGTH = 40
     """Lengths of a timeline's phases."""
-    PHASE_ORDER = 41
-    """Order of a scenario's phases."""
 
 
 @unique

@@ -103,21 +103,17 @@ def width_for(demand: Demand, tick_us: float) -> int:
 
 
 def with_widths(
-    traffic: Sequence[Source],
-    topology: Topology,
-    tick_us: float,
-    phases: Sequence[Sequence[Source]] = (),
-) -> tuple[tuple[Source, ...], tuple[tuple[Source, ...], ...]]:
+    traffic: Sequence[Source], topology: Topology, tick_us: float
+) -> tuple[Source, ...]:
     """Sources whose `width` is a number.
 
     Args:
         traffic: sources.
         topology: the network.
         tick_us: time between admissions, µs.
-        phases: for each phase, as many sources that replace them; they get the same widths.
 
     Returns:
-        The sources, and those of the phases. Where servers have several NICs, sources know them.
+        The sources. Where servers have several NICs, they know them.
 
     Raises:
         ValueError: a source without `demand` has no number as its width, or a source that does not
@@ -127,20 +123,12 @@ def with_widths(
     pairs = 8.0 * hosts**2 * max(len(traffic), 1)
     # Before anything is allocated: `demand` makes tables of all pairs.
     check_memory("topology", topology.name, pairs, "the traffic between all pairs of its hosts")
-    rows = [tuple(traffic), *(tuple(p) for p in phases)]
-    aware_rows = [tuple(_with_servers(s, topology, tick_us) for s in row) for row in rows]
-    widest = [
-        max(_width(s, topology, tick_us) for s in column if s is not None)
-        for column in zip(*aware_rows, strict=True)
-    ]
-    first, *others = (
-        tuple(
-            replace(s, width=w) if getattr(s, "width", None) == "auto" else s
-            for s, w in zip(row, widest, strict=True)
-        )
-        for row in aware_rows
+    sources = [_with_servers(source, topology, tick_us) for source in traffic]
+    widths = [_width(source, topology, tick_us) for source in sources]
+    return tuple(
+        replace(s, width=w) if getattr(s, "width", None) == "auto" else s
+        for s, w in zip(sources, widths, strict=True)
     )
-    return first, tuple(others)
 
 
 def _with_servers(source: Source, topology: Topology, tick_us: float) -> Source:

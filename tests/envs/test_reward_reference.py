@@ -145,8 +145,6 @@ def test_other_episodes_and_rewards_are_refused(file):
         ecn_marl.make(STAR, reward_reference="static:best@nowhere.json")
     with pytest.raises(ValueError, match="without a name has none"):
         ecn_marl.make(resolve_scenario(STAR), reward_reference="static:best")
-    with pytest.raises(ValueError, match="scenario whose reward has phases"):
-        ecn_marl.make("demand-phases-v0", reward_reference="static:best")
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ PLAYED = [
     pytest.param(name, marks=() if name == QUICK else pytest.mark.thorough)
     for name in (*benchmark(), "near-far-v0", "websearch-load-v0", LARGE)
 ]
-SUPERSEDED = {"rpc-shuffle-v0", "demand-phases-v0", "incast-v0"}
+SUPERSEDED = {"incast-v0"}
 
 
 def test_the_benchmark_leaves_out_what_is_superseded_and_plain_traffic():
@@ -72,6 +72,11 @@ def test_what_cannot_be_registered_is_named():
 
 def test_a_superseded_scenario_is_still_made():
     assert make("incast-v0").num_agents == 17
+
+
+def test_what_was_taken_out_names_its_successor():
+    with pytest.raises(ValueError, match=r"'rpc-shuffle-v0' .* expected shuffle-serve-v0"):
+        make("rpc-shuffle-v0")
 
 
 def test_nothing_superseded_is_part_of_the_benchmark():

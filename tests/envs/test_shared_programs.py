@@ -66,7 +66,7 @@ def traced(function, *args):
 
 @pytest.mark.parametrize(
     "core",
-    [SAME["bursts"][1], ecn_marl.make("demand-phases-v0")],
+    [SAME["bursts"][1], ecn_marl.make("acc-offline-small-v0")],
     ids=["incast", "phases"],
 )
 def test_a_program_computes_what_its_environment_does(core):

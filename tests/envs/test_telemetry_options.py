@@ -15,10 +15,12 @@ import pytest
 
 import ecn_marl
 from ecn_marl.baselines.evaluation.stateful_policy import StatefulPolicy
-from ecn_marl.envs.ecn import EnvState, EpisodeSums
+from ecn_marl.envs.ecn import EnvState, EpisodeSums, PhaseEcn
 from ecn_marl.envs.features import FeatureScale, fill, flatten, push
-from ecn_marl.envs.phases import Phase, PhaseEcn
 from ecn_marl.envs.telemetry import Telemetry, first_ports
+from ecn_marl.sim.incast import Incast
+from ecn_marl.sim.jobs import Timeline
+from ecn_marl.sim.phased_incast import PhasedIncast
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.stats import from_info, to_info
 from ecn_marl.sim.topology import Link, from_links, leaf_spine
@@ -291,11 +293,10 @@ def test_noisy_marks_are_counts_and_right_on_average() -> None:
 
 def test_phases_keep_working() -> None:
     """Thresholds for each phase are selected first and delayed then."""
-    base = ecn_marl.make(SCENARIO)
-    source = base.sim.traffic[0]
-    phases = tuple(Phase(str(load), (replace(source, load=load),)) for load in (0.3, 0.8))
-    options = {"phases": phases, "phase_steps": 2}
-    env = ecn_marl.make(SCENARIO, telemetry={"action_delay": 1, "period_us": 200.0}, **options)
+    bursts = tuple(Incast(load=load, n_max=2) for load in (0.3, 0.8))
+    traffic = PhasedIncast(Timeline((200.0, 200.0)), bursts)
+    telemetry = {"action_delay": 1, "period_us": 200.0}
+    env = ecn_marl.make(SCENARIO, telemetry=telemetry, traffic=traffic)
     params = env.default_params
     reset, step = programs(env)
     _, state = reset(jax.random.key(3), params)

@@ -16,8 +16,6 @@ def test_longer_intervals_leave_the_episode_as_long():
     windows = [tuple(map(int, env.default_params.sim.window)) for env in (short, long)]
     assert windows[0] == windows[1] == (500, 15_500), "1 ms to 31 ms, in substeps of 2 µs"
     assert make("restore-serve-v0", interval_us=500.0, max_steps=7).horizon == 7
-    phased = make("demand-phases-v0", interval_us=500.0)
-    assert (phased.horizon, phased.phase_steps) == (40, 10)
     for wrong in (0.0, 300.0):
         with pytest.raises(ValueError, match=f"interval_us = {wrong}"):
             make("restore-serve-v0", interval_us=wrong)

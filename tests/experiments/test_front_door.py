@@ -17,17 +17,18 @@ from ecn_marl import lanes
 from ecn_marl._files import without_nan
 from ecn_marl.baselines.evaluation.statistics import mean_interval
 from ecn_marl.baselines.search import SearchResult
-from ecn_marl.envs.phases import Phase
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.experiments import policies as po
 from ecn_marl.experiments import searches
 from ecn_marl.experiments.records import Record
 from ecn_marl.sim import Incast, star
+from ecn_marl.sim.jobs import Timeline
+from ecn_marl.sim.phased_incast import PhasedIncast
 
 pytestmark = pytest.mark.usefixtures("tiny_scenario")
 
 PHASED = "phased-v0"
-"""Two phases of two intervals, in an order that the episode draws."""
+"""Two phases of three intervals."""
 
 SETTINGS = {
     "rule": [320.0, 1280.0, 0.2, 5.0, 20.0, 1.0, 1.0],
@@ -38,15 +39,14 @@ SETTINGS = {
 
 def phased() -> Scenario:
     def bursts(load):
-        return (Incast(load=load, n_max=2, flow_kb=50.0, width=2),)
+        return Incast(load=load, n_max=2, flow_kb=50.0)
 
+    timeline = Timeline((120.0, 120.0), names=("quiet", "busy"))
     return Scenario(
         topology=star(3),
-        traffic=bursts(0.5),
+        traffic=(PhasedIncast(timeline, (bursts(0.2), bursts(0.9))),),
         dt_us=5.0,
         slots=8,
-        phases=(Phase("quiet", bursts(0.2)), Phase("busy", bursts(0.9))),
-        phase_steps=2,
         max_steps=6,
         interval_us=40.0,
         pfc=False,

@@ -17,8 +17,7 @@ import ecn_marl
 import ecn_marl.packets
 from ecn_marl.baselines.evaluation.episodes import evaluate
 from ecn_marl.baselines.static import Static
-from ecn_marl.envs.phases import Phase
-from ecn_marl.sim import ClosedLoop, Incast
+from ecn_marl.sim import ClosedLoop
 from ecn_marl.sim.state import COUNTS
 
 KEY = jax.random.key(0)
@@ -133,12 +132,6 @@ def test_closed_loops_are_as_fast_as_in_the_fluid():
     fluid, packets = closed_loop("fluid"), closed_loop("packets")
     for name in ("source:0:operations", "source:0:latency_us", "started", "finished"):
         assert packets[name] == pytest.approx(fluid[name], rel=0.15), name
-
-
-def test_phases_run():
-    burst = (Incast(load=0.2, n_min=2, n_max=2, flow_kb=50.0, width=2),)
-    phases = (Phase("busy"), Phase("quiet", traffic=burst))
-    assert after_four(small(phases=phases, phase_steps=2, max_steps=4))["started"] > 0
 
 
 def test_unknown_backends_and_missing_numba_are_told(monkeypatch):

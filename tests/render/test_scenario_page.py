@@ -39,7 +39,7 @@ def test_other_seeds_are_other_flows(switching):
 
 
 def test_traffic_that_needs_a_network_has_no_sample():
-    assert sample_traffic(make("rpc-shuffle-v0"), 0) is None
+    assert sample_traffic(make("acc-storage-small-v0"), 0) is None
 
 
 def test_the_command_draws(tmp_path):

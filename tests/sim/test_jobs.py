@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from netcases import kolmogorov
 from roundoff import U64
 
+from ecn_marl.sim.incast import Incast
 from ecn_marl.sim.jobs import FlowSets, Requests, Timeline, clock_of
+from ecn_marl.sim.phased_incast import PhasedIncast
 from ecn_marl.sim.sizes import size_table
 
 LINE = Timeline((3000.0, 1000.0, 2000.0), length_jitter=0.5)
@@ -96,6 +98,41 @@ def test_requests_come_at_the_rate_of_their_phase():
     assert abs((src[dst == 2] == 0).mean() - 0.5) < 0.1, "the others share what host 2 would send"
     u = np.log(payload / 500.0) / np.log(100.0)
     assert kolmogorov(u, lambda x: x) < 1.95 / math.sqrt(len(u)) + 2e-3
+
+
+KINDS = ((0.3, 3, 20.0), (0.8, 4, 100.0), (0.1, 2, 5.0))
+"""Load, senders and KB of the bursts of every phase."""
+
+BURSTS = PhasedIncast(LINE, tuple(Incast(x, n, n, kb, 3) for x, n, kb in KINDS), width=4)
+
+
+def test_bursts_are_of_the_kind_of_their_phase():
+    start, src, dst, payload, clock = arrivals(BURSTS)
+    starts, lengths = boundaries(clock)
+    # The tick in which a phase begins may still begin a burst of the phase before.
+    slot = np.asarray(clock.index)[np.floor(start / TICK + 1e-3).astype(int)]
+    assert (dst == 3).all() and not (src == 3).any()
+    for phase, (load, n, kb) in enumerate(KINDS):
+        slots = np.arange(phase, len(starts) - 1, 3)
+        np.testing.assert_array_equal(payload[np.isin(slot, slots)], 1000.0 * kb)
+        first = np.array([start[slot == i].min() for i in slots])
+        assert (np.abs(first - starts[slots]) <= TICK).all(), "a phase begins with a burst"
+        gap = n * kb * 1048.0 / (load * NIC[3])
+        further = np.isin(slot, slots).sum() / n - len(slots)
+        expected = lengths[slots].sum() / gap
+        assert abs(further - expected) < 4.0 * math.sqrt(expected) + 1.0
+
+
+def test_a_burst_begins_whole_before_the_next_phase():
+    """One flow gets a slot every sixth tick, so bursts are late, and reach into other phases."""
+    takes = (np.arange(TICKS) % 6 == 0).astype(int)
+    *_, payload, clock = arrivals(BURSTS, takes=takes)
+    assert len(boundaries(clock)[0]) > 20
+    edges = np.flatnonzero(np.diff(payload)) + 1
+    for part in np.split(payload, edges)[:-1]:
+        n = {1000.0 * kb: n for _, n, kb in KINDS}[float(part[0])]
+        assert len(part) % n == 0
+    assert len(edges) > 6
 
 
 class PreciseRequests(Requests):

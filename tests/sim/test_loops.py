@@ -17,7 +17,6 @@ from netcases import OFF, QUICK, alone_us, imbalance, kolmogorov
 from roundoff import U
 
 import ecn_marl
-from ecn_marl.envs.phases import Phase
 from ecn_marl.sim import (
     ClosedLoop,
     Dcqcn,
@@ -295,12 +294,6 @@ def test_lists_and_loops_side_by_side():
     expected = [alone_us(size, [25.0]) for size in rows["size_B"]]
     np.testing.assert_allclose(state.fct_log[0], expected, rtol=0.02, atol=1.0)
     assert source_metrics(sim, state)[0]["operations"][0] > 20
-
-
-def test_phases_refuse_them():
-    phases = (Phase("a"), Phase("b"))
-    with pytest.raises(ValueError, match=r"traffic = 'ClosedLoop' .* open-loop sources"):
-        ecn_marl.make(ecn_marl.Scenario(star(5), (LOOP,)), phases=phases)
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def draw(source, hosts, ticks):
 
 def drawn(source, net, ticks=400):
     """Number of flows from each host to each, `[H, H]`."""
-    (aware,), _ = sizing.with_widths((source,), net, 10.0)
+    (aware,) = sizing.with_widths((source,), net, 10.0)
     src, dst, valid = map(np.asarray, draw(aware, net.n_hosts, jnp.arange(ticks)))
     counts = np.zeros((net.n_hosts, net.n_hosts), int)
     np.add.at(counts, (src[valid], dst[valid]), 1)
@@ -129,7 +129,7 @@ SOURCES = {
 def test_no_flow_stays_within_a_server(name):
     """And shares are those of the source's demand, by chi-squared over pairs of hosts."""
     source = SOURCES[name]
-    (aware,), _ = sizing.with_widths((source,), DUAL, 10.0)
+    (aware,) = sizing.with_widths((source,), DUAL, 10.0)
     share = aware.demand(np.array(DUAL.nic_gbps) * GBPS, 10.0).pairs
     server = np.array(DUAL.server)
     assert (share[server[:, None] == server] == 0).all()
@@ -172,7 +172,7 @@ def test_both_nics_carry_half(name):
 
 def test_hosts_send_by_the_weights_of_their_row():
     """Weights within a server go to the other servers; every host sends as much as before."""
-    (aware,), _ = sizing.with_widths((SOURCES["matrix"],), DUAL, 10.0)
+    (aware,) = sizing.with_widths((SOURCES["matrix"],), DUAL, 10.0)
     np.testing.assert_allclose(np.sum(aware.matrix, 1), WEIGHTS.sum(1))
     matrix = np.array(aware.matrix)
     server = np.array(DUAL.server)
@@ -220,7 +220,7 @@ def test_nics_of_the_largest_bursts_are_drawn_independently():
 def test_loads_are_those_of_the_nics():
     """0.5 on every NIC and on every port to a host, whatever the servers."""
     for source in (Poisson(load=0.5), Incast(load=0.5, receiver=-1, n_max=4)):
-        (aware,), _ = sizing.with_widths((source,), DUAL, 10.0)
+        (aware,) = sizing.with_widths((source,), DUAL, 10.0)
         loads = sizing.link_loads([sizing.demand_of(aware, DUAL, 10.0)], DUAL)
         sent, received = loads[:12], loads[12:][DUAL.last]
         np.testing.assert_allclose(sent, sent[0])

@@ -19,7 +19,7 @@ from ecn_marl.envs.rate.actions import ContinuousFactor
 from ecn_marl.errors import InvalidValue
 from ecn_marl.wrappers import Checked
 
-EVERYTHING = ("websearch-star-v0", "incast-v0", "rpc-shuffle-v0", "restore-serve-v0")
+EVERYTHING = ("websearch-star-v0", "incast-v0", "acc-offline-small-v0", "restore-serve-v0")
 
 
 def variants(tree, make, where="params"):

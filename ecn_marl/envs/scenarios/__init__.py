@@ -15,7 +15,6 @@ from ecn_marl.envs.scenarios import (
     acc_training,
     all_reduce,
     decode_cache,
-    demand_phases,
     fabric,
     haecn_fabric,
     hot_experts,
@@ -32,7 +31,6 @@ from ecn_marl.envs.scenarios import (
     pet_switching,
     pet_websearch,
     restore_serve,
-    rpc_shuffle,
     shuffle_serve,
     storage_train,
     two_jobs,
@@ -51,8 +49,6 @@ def _with(factory: Callable[..., Scenario], *values: object) -> Callable[[], Sce
 add("websearch-v0", websearch.scenario)
 add("incast-v0", incast.scenario)
 add("pet-websearch-v0", pet_websearch.scenario)
-add("demand-phases-v0", demand_phases.scenario)
-add("rpc-shuffle-v0", rpc_shuffle.scenario)
 add("websearch-star-v0", websearch_star.scenario)
 add("restore-serve-v0", restore_serve.scenario)
 add("moving-tenants-v0", moving_tenants.scenario)
