@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import hypothesis.strategies as st
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from ecn_marl.sim.topology import MIB
 from ecn_marl.sim.tuners import (
     BufferCoupled,
     EcnSharp,
+    HillClimbing,
     PiMarker,
     QueueDriven,
     UtilisationDriven,
@@ -211,3 +214,73 @@ def test_queue_driven_falls_with_level_and_growth(queue, former, added):
     level, last = (min(q / 20e3 - 1, 1) for q in (queue, former))
     # Levels of at most 1 and a gain of 0.1: mostly the roundings of exp and of k.
     assert k(former, queue) == pytest.approx(20 * math.exp(-0.1 * (2 * level - last)), rel=16 * U)
+
+
+@partial(jax.jit, static_argnums=0)
+def climbing(tuner, optimum_kb, noise, busy):
+    """K in use, utilisation and mean queue (KB) of every interval, `[T]` each, of one port.
+
+    The queue is K, and half of the link is used at `optimum_kb` and above, less below.
+    """
+
+    def interval(carry, drawn):
+        state, kmin = carry
+        error, is_busy = drawn
+        k = kmin[0] / 1e3
+        used = 0.5 * jnp.minimum(1.0, k / optimum_kb) + error
+        queue = jnp.where(is_busy, 1e3 * k, 100.0)
+        seen = {"queue_mean": queue[None], "queue_max": queue[None], "utilisation": used[None]}
+        state, ecn = tuner.update(state, replace(IDLE, **seen), ONE, INTERVAL)
+        return (state, ecn.kmin), (k, used, queue / 1e3)
+
+    state, ecn = tuner.update(tuner.init(ONE), IDLE, ONE, INTERVAL)
+    return jax.lax.scan(interval, (state, ecn.kmin), (noise, busy))[1]
+
+
+def climbs(seed, tuner, optimum_kb, spread, intervals):
+    """The same with random noise, as arrays of float64; a fifth of the intervals are idle."""
+    rng = np.random.default_rng(seed)
+    noise, busy = rng.normal(0.0, spread, intervals), rng.random(intervals) < 0.8
+    rows = climbing(tuner, optimum_kb, jnp.asarray(noise, jnp.float32), busy)
+    return (*(np.asarray(x, np.float64) for x in rows), busy)
+
+
+def climbing_twin(tuner, used, queue, busy):
+    """K in use, from the same utilisation and queues, `[T]`."""
+    k, before, up, trying = tuner.start_kb, tuner.start_kb, True, False
+    now, last, found = [], [], []
+    for utility, is_busy in zip(used - queue / tuner.price_kb, busy, strict=True):
+        found.append(k)
+        now += [utility] * int(is_busy)
+        if len(now) < tuner.trial:
+            continue
+        if trying:
+            error = math.sqrt((np.var(now, ddof=1) + np.var(last, ddof=1)) / len(now))
+            if not np.mean(now) - np.mean(last) > tuner.gate * error:
+                k, up, trying, now = before, not up, False, []
+                continue
+        up = False if k >= tuner.high_kb else True if k <= tuner.low_kb else up
+        before, trying, last, now = k, True, now, []
+        k = float(np.clip(k * tuner.factor if up else k / tuner.factor, 5.0, tuner.high_kb))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("factor", [2.0, 1.7])
+@given(st.integers(0, 2**32 - 1), st.floats(5.0, 200.0))
+def test_hill_climbing_is_its_twin_in_float64(factor, seed, optimum_kb):
+    tuner = HillClimbing(factor=factor, trial=4.0)
+    k, *seen = climbs(seed, tuner, optimum_kb, 0.1, 300)
+    np.testing.assert_allclose(k, climbing_twin(tuner, *seen), rtol=1e-5)
+
+
+def test_hill_climbing_finds_the_optimum_and_stays_beside_it():
+    k, *_ = climbs(0, HillClimbing(price_kb=1000.0), 80.0, 0.02, 2000)
+    assert np.isin(k[500:].round(), (40.0, 80.0, 160.0)).all()
+    assert np.mean(k[500:].round() == 80.0) > 0.45
+
+
+def test_hill_climbing_does_not_climb_on_noise():
+    """With a gate of 3 standard errors of ten intervals each, few trials in a thousand pass."""
+    tuner = HillClimbing(price_kb=1e9, gate=3.0)
+    first = [np.mean(climbs(i, tuner, 1e-3, 0.1, 400)[0].round() == 20.0) for i in range(20)]
+    assert np.mean(first) > 0.45

@@ -11,7 +11,8 @@ independent (but for `BufferCoupled` and `Relative`, whose ports share a buffer)
 
 `EcnSharp` and `PiMarker` are published rules, adapted to one update per interval. `BufferCoupled`
 is a published rule applied to another threshold, and `Relative` a vendor's. `UtilisationDriven` and
-`QueueDriven` follow published ideas whose formulas were not found, so their rules are ours.
+`QueueDriven` follow published ideas whose formulas were not found, so their rules are ours, and
+`HillClimbing` is ours altogether.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import replace
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.sim.topology import Topology
-from ecn_marl.sim.tuners.adapted import QueueDriven, Stepped, UtilisationDriven
+from ecn_marl.sim.tuners.adapted import HillClimbing, QueueDriven, Stepped, UtilisationDriven
 from ecn_marl.sim.tuners.base import Ramped, Tuner, port_scale
 from ecn_marl.sim.tuners.published import BufferCoupled, EcnSharp, PiMarker, Relative, Shared
 
@@ -28,6 +29,7 @@ __all__ = [
     "TUNERS",
     "BufferCoupled",
     "EcnSharp",
+    "HillClimbing",
     "PiMarker",
     "QueueDriven",
     "Ramped",
@@ -42,7 +44,10 @@ __all__ = [
 
 TUNERS: dict[str, type[Tuner]] = {
     kind.name: kind
-    for kind in (EcnSharp, PiMarker, BufferCoupled, Relative, UtilisationDriven, QueueDriven)
+    for kind in (
+        *(EcnSharp, PiMarker, BufferCoupled, Relative),
+        *(UtilisationDriven, QueueDriven, HillClimbing),
+    )
 }
 """Tuners by name."""
 

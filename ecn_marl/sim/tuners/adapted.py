@@ -1,4 +1,4 @@
-"""Our own rules, which follow published ideas whose formulas were not found: K moves in steps."""
+"""Our own rules, some of which follow published ideas whose formulas were not found: K moves."""
 
 from __future__ import annotations
 
@@ -146,3 +146,109 @@ class QueueDriven(Stepped):
         k = jnp.clip(state.k * jnp.exp(-step), self.low_kb, self.high_kb)
         k, level = jnp.where(busy, k, state.k), jnp.where(busy, level, state.level)
         return TrendState(k, level), self.ramp(k * unit)
+
+
+class ClimbState(NamedTuple):
+    """State of `HillClimbing`, `[P]` each.
+
+    Attributes:
+        k: K in use, KB at 25 Gb/s.
+        before: K before it.
+        up: whether the next K to try is larger.
+        trying: whether K is on trial, beside the one before it.
+        seen: busy intervals with this K.
+        mean: mean utility in these.
+        square: sum of squared deviations from it.
+        mean_before: mean utility with the K before.
+        square_before: sum of squared deviations from that.
+    """
+
+    k: Array
+    before: Array
+    up: Array
+    trying: Array
+    seen: Array
+    mean: Array
+    square: Array
+    mean_before: Array
+    square_before: Array
+
+
+@dataclass(frozen=True)
+class HillClimbing(Stepped):
+    """K climbs to where a port's own utility is largest, where gains are certain.
+
+    *The rule is ours.* The utility of an interval is the utilisation less the mean queue over
+    `price_kb`. Every K has `trial` busy intervals. Then the next K, larger or smaller by `factor`,
+    is on trial for as many. It stays if its mean utility is higher by `gate` standard errors of the
+    difference, and the next one in the same direction is tried. Otherwise K is what it was, is
+    measured again, and the other direction is tried. Intervals in which less than a packet was
+    queued are skipped.
+
+    Attributes:
+        factor: ratio of neighbouring K.
+        trial: busy intervals of a trial.
+        gate: standard errors by which a K has to be better.
+        price_kb: mean queue that costs as much as the whole link is worth.
+    """
+
+    name: ClassVar[str] = "climb"
+    title: ClassVar[str] = "hill climbing"
+
+    factor: float = 2.0
+    trial: float = 10.0
+    gate: float = 2.0
+    price_kb: float = 100.0
+
+    def __post_init__(self) -> None:
+        """Check the constants."""
+        super().__post_init__()
+        if self.factor < 1.01:
+            raise bad_value("climb: factor", self.factor, "a factor >= 1.01")
+        if self.trial < 2:
+            raise bad_value("climb: trial", self.trial, "at least 2 intervals")
+
+    def init(self, net: NetParams) -> ClimbState:
+        """K at its start, nothing measured."""
+        k = self.start(net)
+        no, zero = jnp.zeros(k.shape, bool), jnp.zeros_like(k)
+        return ClimbState(k, k, ~no, no, zero, zero, zero, zero, zero)
+
+    def update(
+        self, state: ClimbState, stats: PortStats, net: NetParams, interval_us: float
+    ) -> tuple[ClimbState, Ecn]:
+        """Thresholds for the next interval, see `Tuner.update`."""
+        unit = KB * port_scale(net)
+        utility = stats.utilisation - stats.queue_mean / unit / self.price_kb
+        state = self._counted(state, utility, stats.queue_max >= net.packet_bytes)
+        due = state.seen >= self.trial
+        # With the sample variances, square / (trial - 1), of both means of `trial` intervals.
+        spread = (state.square + state.square_before) / (self.trial * (self.trial - 1.0))
+        gain = state.mean - state.mean_before
+        stays = ~state.trying | (gain > self.gate * jnp.sqrt(spread))
+        k = jnp.where(due & ~stays, state.before, state.k)
+        up, climbs = state.up ^ (due & ~stays), due & stays
+        # At a bound there is only one way to go.
+        up = jnp.where(climbs & (k >= self.high_kb), False, up)
+        up = jnp.where(climbs & (k <= self.low_kb), True, up)
+        other = jnp.where(up, k * self.factor, k / self.factor)
+        found = ClimbState(
+            k=jnp.where(climbs, jnp.clip(other, self.low_kb, self.high_kb), k),
+            before=jnp.where(climbs, k, state.before),
+            up=up,
+            trying=jnp.where(due, climbs, state.trying),
+            seen=jnp.where(due, 0.0, state.seen),
+            mean=jnp.where(due, 0.0, state.mean),
+            square=jnp.where(due, 0.0, state.square),
+            mean_before=jnp.where(climbs, state.mean, state.mean_before),
+            square_before=jnp.where(climbs, state.square, state.square_before),
+        )
+        return found, self.ramp(found.k * unit)
+
+    def _counted(self, state: ClimbState, utility: Array, busy: Array) -> ClimbState:
+        """The state with an interval's utility (Welford's recurrence), where the port was busy."""
+        seen = state.seen + busy
+        error = jnp.where(busy, utility - state.mean, 0.0)
+        mean = state.mean + error / jnp.maximum(seen, 1.0)
+        square = state.square + error * jnp.where(busy, utility - mean, 0.0)
+        return state._replace(seen=seen, mean=mean, square=square)
