@@ -63,6 +63,7 @@ TABLES: dict[str, Callable[[], str]] = {
         recorded.papers_haecn,
         recorded.reliability,
         recorded.rewards_of_ippo,
+        recorded.learners_sealed,
         recorded.learners_today,
         recorded.arms_of_learners,
         performance.speed_machine,

@@ -269,6 +269,7 @@ CASES = [
     ("ClosedLoop((0,), (1,), response=inf)", "response"),
     ("PhasedIncast(LINE, (Incast(),))", "phases"),
     ("PhasedIncast(LINE, (Incast(), Incast(receiver=1)))", "receiver of phases"),
+    ("PhasedIncast(LINE, (Incast(width=4), Incast()))", "width of phases"),
     ("sim(PhasedIncast(LINE, (Incast(receiver=9),) * 2))", "receiver"),
     ("HostGroup('g', ('h',), shift=1.5)", "shift"),
     *of("failing(at_us=1.0, *)", share=NUMBER),

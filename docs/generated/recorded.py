@@ -257,20 +257,29 @@ def _commits(rows: Iterable[dict[str, Any]]) -> str:
     return f"Scored at commit {', '.join(f'`{name}`' for name in names)}." if names else ""
 
 
+def learners_sealed() -> str:
+    """Learners beside the rule and the oracle on sealed episodes; spread of their seeds."""
+    return _beside_the_rule("sealed.json", "scenarios")
+
+
 def learners_today() -> str:
-    """Learners beside the rule and the oracle, with fresh seeds and episodes."""
+    """Learners beside the rule and the oracle on tuning episodes, with fresh seeds."""
+    return _beside_the_rule("learners.json", "today")
+
+
+def _beside_the_rule(file: str, part: str) -> str:
     rows = []
-    for scenario in json.loads((RESULTS / "learners.json").read_text())["today"]:
+    for scenario in json.loads((RESULTS / file).read_text())[part]:
         for name in (*scenario["seeds"], "rule", scenario["oracle"], "static:best"):
             found = [scenario[key].get(name) for key in ("to_rule", "to_oracle")]
             relative = ["{:.3f} [{:.3f}, {:.3f}]".format(*x) if x else DASH for x in found]
-            seeds = scenario["seeds"].get(name)
+            seeds = sorted(scenario["seeds"].get(name, ()))
             rows.append(
                 (
                     f"`{scenario['scenario']}`",
                     f"`{name}`",
                     f"{scenario['J'][name]:.2f}",
-                    DASH if seeds is None else ", ".join(f"{x:.2f}" for x in seeds),
+                    f"{len(seeds)}: {seeds[0]:.2f} to {seeds[-1]:.2f}" if seeds else DASH,
                     *relative,
                     f"{100 * scenario['share'][name]:.0f} %",
                     _slower(scenario["classes_to_static"][name]),

@@ -72,9 +72,9 @@ class PhasedIncast:
         if len(self.phases) != n:
             raise bad_value("phases", self.phases, f"bursts for each of {n} phases")
         for name in SHARED:
-            values = {getattr(phase, name) for phase in self.phases}
-            if len(values) > 1:
-                raise bad_value(f"{name} of phases", sorted(values), "the same in all phases")
+            values = [getattr(phase, name) for phase in self.phases]
+            if len(set(values)) > 1:
+                raise bad_value(f"{name} of phases", values, "the same in all phases")
 
     @property
     def _kind(self) -> Incast:
