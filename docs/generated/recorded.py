@@ -258,18 +258,28 @@ def _commits(rows: Iterable[dict[str, Any]]) -> str:
 
 
 def learners_sealed() -> str:
-    """Learners beside the rule and the oracle on sealed episodes; spread of their seeds."""
-    return _beside_the_rule("sealed.json", "scenarios")
+    """Learners beside the rule and the oracle on sealed episodes; the range of their seeds."""
+    return _beside_the_rule(_sealed())
 
 
 def learners_today() -> str:
-    """Learners beside the rule and the oracle on tuning episodes, with fresh seeds."""
-    return _beside_the_rule("learners.json", "today")
+    """The same on tuning episodes, of learners that have no sealed results."""
+    sealed = {row["scenario"]: row["seeds"] for row in _sealed()}
+    rows = json.loads((RESULTS / "learners.json").read_text())["today"]
+    for row in rows:
+        done = sealed.get(row["scenario"], ())
+        row["seeds"] = {name: x for name, x in row["seeds"].items() if name not in done}
+    return _beside_the_rule([row for row in rows if row["seeds"]])
 
 
-def _beside_the_rule(file: str, part: str) -> str:
+def _sealed() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((RESULTS / "sealed.json").read_text())["scenarios"]
+    return found
+
+
+def _beside_the_rule(scenarios: Sequence[Mapping[str, Any]]) -> str:
     rows = []
-    for scenario in json.loads((RESULTS / file).read_text())[part]:
+    for scenario in scenarios:
         for name in (*scenario["seeds"], "rule", scenario["oracle"], "static:best"):
             found = [scenario[key].get(name) for key in ("to_rule", "to_oracle")]
             relative = ["{:.3f} [{:.3f}, {:.3f}]".format(*x) if x else DASH for x in found]
