@@ -30,7 +30,7 @@ import jax
 
 from ecn_marl._lock import locked
 from ecn_marl.baselines.oracle import BEST, ORACLE
-from ecn_marl.experiments.engine import begin_recording, report_keys, scored
+from ecn_marl.experiments.engine import begin_recording, report_keys, score_all, scored
 from ecn_marl.experiments.executors import executor
 from ecn_marl.experiments.plan import Comparison, Place, Plan
 from ecn_marl.experiments.recipes import budgets
@@ -78,6 +78,7 @@ def _bench(
     with executor(plan.workers) as pool:
         jobs = [(x, n) for x in sites for n in policies if plan.recipe(x.scenario, n) is not None]
         train_all(plan, jobs, show, pool)
+        score_all(plan, [(place, policies) for place in plan.places()], show, pool)
         for place in plan.places():
             keys, table = partial(_keys, repository=repository), tables[place.name]
             found = scored(plan, place, policies, show, keys, table, pool, commit)

@@ -64,7 +64,9 @@ from ecn_marl.experiments.trainings import (
     Curves,
     best_seed,
     curves,
+    quiet,
     recipe_of,
+    run_all,
     run_folder,
     training_of,
     training_rewards,
@@ -141,6 +143,44 @@ def scored(
         record.save(files[name])
         records[name] = record
     return {name: record for name, record in records.items() if record is not None}
+
+
+def score_all(
+    plan: Comparison,
+    jobs: Sequence[tuple[Place, Sequence[str]]],
+    show: Callable[[str], Show],
+    pool: Executor | None,
+    ended: Callable[[int], None] = lambda done: None,
+) -> None:
+    """Score policies in several places, each a task of a pool; `scored` then finds their records.
+
+    Nothing is done without a pool, on sealed episodes, whose use this process has to note, or with
+    tables of all flows, which it writes. Nor in places whose policies run on packets, where
+    episodes are the tasks, or where times of decisions count, which other tasks would change.
+
+    Args:
+        plan: seeds, episodes and recipes.
+        jobs: places, and the policies that are scored there.
+        show: see `scored`.
+        pool: scores; its workers share the folder of the comparison. None for this process.
+        ended: called with the number of places that are done.
+    """
+    if pool is None or plan.stream == SEALED or plan.records is not None:
+        return
+    calls = {
+        place.name: (plan, place, tuple(names))
+        for place, names in jobs
+        if place.backend == FLUID and not place.measured_delay
+    }
+    move = show(f"score in {len(calls)} places")
+    for done, name in enumerate(run_all(pool, _score_there, calls), 1):
+        move(done / len(calls), name)
+        ended(done)
+
+
+def _score_there(plan: Comparison, place: Place, policies: Sequence[str]) -> None:
+    """Score policies in a worker; their records are on disk."""
+    scored(plan, place, policies, quiet)
 
 
 def begin_recording(plan: Comparison, place: Place, policies: Sequence[str]) -> Recording | None:

@@ -1,7 +1,8 @@
 """Who runs the tasks of a comparison: this process, several of this machine, or a cluster.
 
-A task is the training of a learner (`trainings.train_all`), a trial of a search (`tune`), or an
-episode on packets: that keeps one core busy, and compiled batches do not help it.
+A task is the training of a learner (`trainings.train_all`), the scores of a scenario or a paper's
+cell (`engine.score_all`), a trial of a search (`tune`), or an episode on packets: that keeps one
+core busy, and compiled batches do not help it.
 """
 
 from __future__ import annotations

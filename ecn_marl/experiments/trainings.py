@@ -5,7 +5,7 @@ What is trained is on disk, `OUT/SCENARIO/LEARNER/`, and read from there by what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import fields
 from pathlib import Path
@@ -127,13 +127,30 @@ def train_all(
             ended(done)
         return
     move = show(f"train {len(jobs)} learners")
-    waiting = {pool.submit(_train_there, plan, site, name): (site, name) for site, name in jobs}
+    calls = {f"{site.folder.name}: {name}": (plan, site, name) for site, name in jobs}
+    for done, name in enumerate(run_all(pool, _train_there, calls), 1):
+        move(done / len(jobs), name)
+        ended(done)
+
+
+def run_all(
+    pool: Executor, task: Callable[..., None], calls: Mapping[str, tuple[Any, ...]]
+) -> Iterator[str]:
+    """Run a task with each of several arguments; all are given up if one fails.
+
+    Args:
+        pool: runs them.
+        task: a function that pickles.
+        calls: its arguments, by the name of what it does.
+
+    Yields:
+        The names, as they end.
+    """
+    waiting = {pool.submit(task, *arguments): name for name, arguments in calls.items()}
     try:
-        for done, future in enumerate(as_completed(waiting), 1):
+        for future in as_completed(waiting):
             future.result()
-            site, name = waiting[future]
-            move(done / len(jobs), f"{site.scenario}: {name}")
-            ended(done)
+            yield waiting[future]
     except BaseException:
         for future in waiting:
             future.cancel()
@@ -142,10 +159,11 @@ def train_all(
 
 def _train_there(plan: Comparison, site: Site, name: str) -> None:
     """Train a learner in a worker; what it trains is on disk."""
-    once_free(train, plan, site, name, _quiet)
+    once_free(train, plan, site, name, quiet)
 
 
-def _quiet(task: str) -> Show:
+def quiet(task: str) -> Show:
+    """`show` of a worker: nothing."""
     del task
     return _unseen
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 import threading
 import time
+from concurrent.futures import Future
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,16 +16,16 @@ from commands import failure
 
 from ecn_marl.errors import FolderInUse
 from ecn_marl.experiments import bench as bn
-from ecn_marl.experiments import clusters, executors
+from ecn_marl.experiments import clusters, engine, executors
 from ecn_marl.experiments import tune as tn
 from ecn_marl.experiments.plan import Plan
 
 LEARNERS = ("pet", "ddqn")
 
 
-def plan(out, workers: int | str = 1):
+def plan(out, workers: int | str = 1, scenarios=(small.SMALL,)):
     return Plan(
-        scenarios=(small.SMALL,),
+        scenarios=scenarios,
         policies=LEARNERS,
         out=out,
         seeds=2,
@@ -200,3 +203,34 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, monkeypatch):
     assert "not used with --workers" in failure(*words, "--workers", "2", "--ray", "local")
     assert "ray:" in failure(*words, "--ray", "local,2")
     assert "1 without packets" in failure("eval", "rule", "--ray")
+
+
+class Collecting:
+    """A pool that runs nothing, and keeps what was submitted."""
+
+    def __init__(self):
+        self.calls = []
+
+    def submit(self, fn, *args):
+        self.calls.append((fn, args))
+        done = Future()
+        done.set_result(None)
+        return done
+
+
+def test_scores_of_a_place_are_a_task_where_this_process_is_not_needed(tmp_path):
+    def submitted(plan):
+        pool, ended = Collecting(), []
+        jobs = [(place, LEARNERS) for place in plan.places()]
+        engine.score_all(plan, jobs, small.quiet, pool, ended.append)
+        assert ended == list(range(1, len(pool.calls) + 1))
+        return pool.calls
+
+    base = plan(tmp_path, scenarios=("websearch-star-v0", "websearch-v0"))
+    first, second = submitted(base)
+    assert first[0] is second[0] and first[1][1:] == (base.places()[0], LEARNERS)
+    assert pickle.loads(pickle.dumps(second[1])) == (base, base.places()[1], LEARNERS)
+    assert not submitted(replace(base, sealed=True)), "this process notes their use"
+    assert not submitted(replace(base, records=tmp_path / "tables")), "it writes the tables"
+    packets = submitted(replace(base, backend="packets"))
+    assert [args[1].backend for _, args in packets] == ["fluid", "fluid"]

@@ -242,7 +242,7 @@ def run_suite(
         show: see `engine.scored`.
         stage: called after every training and cell.
         resume: see `check_folder`.
-        workers: who trains learners, see `executors.executor`.
+        workers: who trains learners and scores cells, see `executors.executor`.
 
     Returns:
         Records by cell and row.
@@ -262,6 +262,8 @@ def run_suite(
         jobs = [(plan.site(training.name), row.name) for training, row in trainings]
         with executor(workers) as pool:
             train_all(plan, jobs, show, pool, lambda done: stage(done, total))
+            cells = [(plan.place(cell), plan.rows(cell)) for cell in plan.cells]
+            engine.score_all(plan, cells, show, pool, lambda done: stage(len(jobs) + done, total))
         records = {}
         for i, cell in enumerate(plan.cells):
             place, rows = plan.place(cell), plan.rows(cell)
