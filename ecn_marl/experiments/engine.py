@@ -154,9 +154,9 @@ def score_all(
 ) -> None:
     """Score policies in several places, each a task of a pool; `scored` then finds their records.
 
-    Nothing is done without a pool, on sealed episodes, whose use this process has to note, or with
-    tables of all flows, which it writes. Nor in places whose policies run on packets, where
-    episodes are the tasks, or where times of decisions count, which other tasks would change.
+    Nothing is done without a pool, on sealed episodes, whose use this process has to note, with
+    tables of all flows, which it writes, or beside packets, whose episodes are the tasks. Nor in
+    places where times of decisions count, which other tasks would change.
 
     Args:
         plan: seeds, episodes and recipes.
@@ -165,12 +165,11 @@ def score_all(
         pool: scores; its workers share the folder of the comparison. None for this process.
         ended: called with the number of places that are done.
     """
-    if pool is None or plan.stream == SEALED or plan.records is not None:
+    beside_packets = any(is_packets(place.backend) for place, _ in jobs)
+    if pool is None or plan.stream == SEALED or plan.records is not None or beside_packets:
         return
     calls = {
-        place.name: (plan, place, tuple(names))
-        for place, names in jobs
-        if place.backend == FLUID and not place.measured_delay
+        place.name: (plan, place, tuple(names)) for place, names in jobs if not place.measured_delay
     }
     move = show(f"score in {len(calls)} places")
     for done, name in enumerate(run_all(pool, _score_there, calls), 1):
