@@ -14,7 +14,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))  # MkDocs reads this file by its path
 
-import tables  # noqa: E402
+import tables  # noqa: E402 - after the path
 
 NOTEBOOKS = ROOT / "notebooks"
 

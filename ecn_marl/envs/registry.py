@@ -111,7 +111,7 @@ def lookup(name: str) -> Scenario:
     """
     _load_builtin()
     if name in SUCCESSORS and name not in SCENARIOS:
-        allowed = f"{SUCCESSORS[name]}: this one was taken out, since only its reward had phases"
+        allowed = f"{SUCCESSORS[name]}: this one was taken out, it gained by its reward's weights"
         raise bad_value("scenario", name, allowed)
     return SCENARIOS[name]()
 

@@ -151,7 +151,7 @@ def score_all(
     show: Callable[[str], Show],
     pool: Executor | None,
     ended: Callable[[int], None] = lambda done: None,
-) -> None:
+) -> int:
     """Score policies in several places, each a task of a pool; `scored` then finds their records.
 
     Nothing is done without a pool, on sealed episodes, whose use this process has to note, with
@@ -164,10 +164,13 @@ def score_all(
         show: see `scored`.
         pool: scores; its workers share the folder of the comparison. None for this process.
         ended: called with the number of places that are done.
+
+    Returns:
+        Number of places that were tasks.
     """
     beside_packets = any(is_packets(place.backend) for place, _ in jobs)
     if pool is None or plan.stream == SEALED or plan.records is not None or beside_packets:
-        return
+        return 0
     calls = {
         place.name: (plan, place, tuple(names)) for place, names in jobs if not place.measured_delay
     }
@@ -175,6 +178,7 @@ def score_all(
     for done, name in enumerate(run_all(pool, _score_there, calls), 1):
         move(done / len(calls), name)
         ended(done)
+    return len(calls)
 
 
 def _score_there(plan: Comparison, place: Place, policies: Sequence[str]) -> None:

@@ -263,13 +263,15 @@ def run_suite(
         with executor(workers) as pool:
             train_all(plan, jobs, show, pool, lambda done: stage(done, total))
             cells = [(plan.place(cell), plan.rows(cell)) for cell in plan.cells]
-            engine.score_all(plan, cells, show, pool, lambda done: stage(len(jobs) + done, total))
+            scored = engine.score_all(
+                plan, cells, show, pool, lambda done: stage(len(jobs) + done, total)
+            )
         records = {}
         for i, cell in enumerate(plan.cells):
             place, rows = plan.place(cell), plan.rows(cell)
             records[cell.name] = engine.scored(plan, place, rows, show, recording=tables[i])
             close(tables[i])
-            stage(len(trainings) + i + 1, total)
+            stage(len(trainings) + max(scored, i + 1), total)
         return records
 
 
