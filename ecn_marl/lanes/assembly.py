@@ -113,6 +113,11 @@ class Code:
         self.lines.append(f"  {name} = {text}")
         return name
 
+    def drain(self) -> list[str]:
+        """The lines so far; the body has none after it."""
+        lines, self.lines = self.lines, []
+        return lines
+
     def do(self, text: str) -> None:
         """Append an instruction without a result."""
         self.lines.append(f"  {text}")
@@ -147,6 +152,29 @@ class Code:
         full = f"{name}.{width}{MANGLED[dtype]}"
         self.module.declared[full] = f"declare {kind} @{full}({', '.join([kind] * len(args))})"
         return self.emit(f"call {kind} @{full}({', '.join(f'{kind} {a}' for a in args)})")
+
+    def quotient(self, a: str, b: str) -> str:
+        """The quotient of two floats, rounded to the nearest.
+
+        A GPU's own division leaves the common path for a numerator of 0, and the threads of its
+        warp wait. Here the error of `a * (1 / b)` is added once more. Quotients by 0, by infinity
+        and of infinity are those of the product. So are quotients by numbers below 1e-38 or above
+        1e38, which are taken for 0 and for infinity.
+        """
+        if not self.module.threads:
+            return self.emit(f"fdiv {self.type(F32)} {a}, {b}")
+        name = "llvm.nvvm.rcp.approx.ftz.f"
+        self.module.declared[name] = f"declare float @{name}(float)"
+        less = self.emit(f"fneg float {b}")
+        rough = self.emit(f"call float @{name}(float {b})")
+        off = self.call("llvm.fma", F32, less, rough, self.number(1.0, F32))
+        inverse = self.call("llvm.fma", F32, off, rough, rough)
+        first = self.emit(f"fmul float {a}, {inverse}")
+        rest = self.call("llvm.fma", F32, less, first, a)
+        better = self.call("llvm.fma", F32, rest, inverse, first)
+        plain = self.emit(f"fmul float {a}, {rough}")
+        known = self.emit(f"fcmp ord float {better}, {better}")
+        return self.emit(f"select i1 {known}, float {better}, float {plain}")
 
     def gather(
         self, pointers: str, dtype: str, mask: str | None, other: str = "zeroinitializer"

@@ -9,6 +9,7 @@ whether the kernel is used.
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 
 import jax
@@ -16,7 +17,7 @@ import llvmlite.binding as llvm
 
 from ecn_marl.lanes.compat import FFI
 from ecn_marl.lanes.dealing import WARP
-from ecn_marl.lanes.kernel import BLOCK, WARPS
+from ecn_marl.lanes.kernel import WARPS, Launch
 from ecn_marl.lanes.native import HEAD, Handler, load, optimize, pointers
 
 PROCESSOR, PTX_VERSION = "sm_80", "ptx80"
@@ -61,7 +62,7 @@ start:
   %blocks.long = udiv i64 %rounded, {each}
   %blocks = trunc i64 %blocks.long to i32
   %code = call i32 inttoptr (i64 {driver} to ptr)(ptr inttoptr (i64 {kernel} to ptr), i32 %blocks,
-    i32 1, i32 1, i32 {block}, i32 1, i32 1, i32 0, ptr %stream, ptr %parameters, ptr null)
+    i32 1, i32 1, i32 {block}, i32 1, i32 1, i32 {near}, ptr %stream, ptr %parameters, ptr null)
   %ok = icmp eq i32 %code, 0
   br i1 %ok, label %done, label %failed
 failed:
@@ -84,6 +85,15 @@ declare i32 @snprintf(ptr, i64, ptr, ...)
 declare i64 @llvm.umin.i64(i64, i64)
 """
 
+NEAR_BYTES = 8
+"""`CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`: without it a block gets 48 KB."""
+
+MOST_SHARED = 97
+"""`CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`."""
+
+H100_BYTES = 232_448
+"""What an H100 answers."""
+
 FAILURE = "ecn_marl.lanes: CUDA did not launch a step: cuLaunchKernel returned error %d"
 
 _loaded: dict[str, tuple[llvm.ExecutionEngine, Handler]] = {}
@@ -97,6 +107,7 @@ def ptx(text: str) -> str:
     """
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
+    _short_pointers()
     target = llvm.Target.from_triple("nvptx64-nvidia-cuda")
     machine = target.create_target_machine(cpu=PROCESSOR, features=f"+{PTX_VERSION}", opt=3)
     module = llvm.parse_assembly(text)
@@ -106,26 +117,34 @@ def ptx(text: str) -> str:
     return str(machine.emit_assembly(module))
 
 
-def launcher(kernel: int, driver: int, lanes: int) -> tuple[llvm.ExecutionEngine, Handler]:
+@functools.cache
+def _short_pointers() -> None:
+    """Addresses of shared memory take 32 bits; LLVM can be told once per process."""
+    llvm.set_option("", "--nvptx-short-ptr")
+
+
+def launcher(kernel: int, driver: int, launch: Launch) -> tuple[llvm.ExecutionEngine, Handler]:
     """A handler for XLA that launches a kernel.
 
     Args:
         kernel: the driver's handle of the kernel.
         driver: address of the driver's `cuLaunchKernel`.
-        lanes: environments of a warp.
+        launch: how it is launched.
 
     Returns:
         The engine, which keeps the code loaded, and the handler.
     """
+    each = launch.block // WARP
     text = HANDLER.format(
         kernel=kernel,
         driver=driver,
-        vector=lanes,
-        vector_less=lanes - 1,
+        vector=launch.lanes,
+        vector_less=launch.lanes - 1,
         warps=WARPS,
-        block=BLOCK,
-        each=BLOCK // WARP,
-        each_less=BLOCK // WARP - 1,
+        block=launch.block,
+        near=launch.near,
+        each=each,
+        each_less=each - 1,
         failure=FAILURE,
         length=len(FAILURE) + 1,
         **FFI,
@@ -138,12 +157,12 @@ def name_of(text: str) -> str:
     return "ecn_marl_lanes_cuda_" + hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-def register(text: str, lanes: int) -> str:
+def register(text: str, launch: Launch) -> str:
     """Compile a kernel and register it with XLA.
 
     Args:
         text: a module with a kernel `step`, see `kernel`.
-        lanes: environments of a warp.
+        launch: how it is launched.
 
     Returns:
         The name of the target, for `jax.ffi.ffi_call`.
@@ -154,28 +173,54 @@ def register(text: str, lanes: int) -> str:
     name = name_of(text)
     if name in _loaded:
         return name
-    driver, kernel = _load(ptx(text))
-    launch = ctypes.cast(driver.cuLaunchKernel, ctypes.c_void_p).value
-    assert launch is not None
-    compiled, handler = launcher(kernel, launch, lanes)
+    driver, kernel = _load(ptx(text), launch.near)
+    address = ctypes.cast(driver.cuLaunchKernel, ctypes.c_void_p).value
+    assert address is not None
+    compiled, handler = launcher(kernel, address, launch)
     jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="CUDA")
     # XLA keeps only the handler's address.
     _loaded[name] = compiled, handler
     return name
 
 
-def _load(code: str) -> tuple[ctypes.CDLL, int]:
-    """The driver, and its handle of the kernel in a PTX module."""
+def block_bytes() -> int:
+    """Shared memory that a block may have on every GPU of this process, bytes.
+
+    Without a GPU it is that of an H100.
+    """
+    try:
+        driver, count = _driver()
+    except RuntimeError:
+        return H100_BYTES
+    found = []
+    for device in range(count):
+        value = ctypes.c_int()
+        status = driver.cuDeviceGetAttribute(ctypes.byref(value), MOST_SHARED, device)
+        _check(driver, status, "cuDeviceGetAttribute")
+        found.append(value.value)
+    return min(found, default=H100_BYTES)
+
+
+def _driver() -> tuple[ctypes.CDLL, int]:
+    """The driver, and its number of devices."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as problem:
         raise RuntimeError(f"lanes on a GPU need the CUDA driver: {problem}") from None
     if not hasattr(driver, "cuLibraryLoadData"):
         raise RuntimeError("lanes on a GPU need a CUDA driver of version 12.0 or newer (525)")
+    _check(driver, driver.cuInit(ctypes.c_uint(0)), "cuInit")
+    count = ctypes.c_int()
+    _check(driver, driver.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
+    return driver, count.value
+
+
+def _load(code: str, near: int) -> tuple[ctypes.CDLL, int]:
+    """The driver, and its handle of the kernel in a PTX module, allowed so much shared memory."""
+    driver, devices = _driver()
     library, kernel = ctypes.c_void_p(), ctypes.c_void_p()
     text = ctypes.c_char_p(code.encode())
     no_options = (None, None, ctypes.c_uint(0))
-    _check(driver, driver.cuInit(ctypes.c_uint(0)), "cuInit")
     # A library is bound to no device and needs no current context, unlike a module of older
     # drivers.
     loaded = driver.cuLibraryLoadData(ctypes.byref(library), text, *no_options, *no_options)
@@ -183,6 +228,9 @@ def _load(code: str) -> tuple[ctypes.CDLL, int]:
     status = driver.cuLibraryGetKernel(ctypes.byref(kernel), library, ctypes.c_char_p(b"step"))
     _check(driver, status, "cuLibraryGetKernel")
     assert kernel.value is not None
+    for device in range(devices if near else 0):
+        status = driver.cuKernelSetAttribute(NEAR_BYTES, near, kernel, device)
+        _check(driver, status, "cuKernelSetAttribute")
     return driver, kernel.value
 
 

@@ -9,11 +9,14 @@ element, they do it one after the other, in the order of their own elements.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from ecn_marl.lanes.assembly import SCALAR, Module, literal
 from ecn_marl.lanes.builder import neutral
 from ecn_marl.lanes.elementwise import combine
-from ecn_marl.lanes.graph import BOOL, Map, Write
-from ecn_marl.lanes.loop_codegen import LoopBody
+from ecn_marl.lanes.graph import BOOL, Map, Node, Store, Write
+from ecn_marl.lanes.loop_codegen import LoopBody, Update
 from ecn_marl.lanes.steps import Group
 
 WARP = 32
@@ -40,12 +43,22 @@ def dealt_loop(module: Module, group: Group, body: LoopBody) -> list[str]:
     """The lines of a loop over elements, or over those in a flag's list in every row."""
     before, values, element, following, after = _rounds(module, group)
     phis, exchange, totals = _sums(module, body)
-    turn, shared = body.taken("turn"), _shared_changes(body)
-    changes = [x for k, part in enumerate(shared) for x in _in_turn(module, k, *part)]
-    stores = _if("%active", "store", body.taken("stores"))
+    turn, shared = body.taken("turn"), shared_changes(body)
+    changing = "%active"
+    if shared and group.flag is not None:
+        # What has no flag changes nothing, and would only make others wait for their turn.
+        changing = "%flagged"
+        turn += [
+            *_at(module, group.flag, "%flagged.at", "%wide"),
+            "  %flagged.number = load i32, ptr %flagged.at, align 4",
+            "  %flagged.set = icmp ne i32 %flagged.number, 0",
+            "  %flagged = and i1 %flagged.set, %active",
+        ]
+    changes = [x for k, part in enumerate(shared) for x in in_turn(module, k, part, changing)]
+    stores = guarded("%active", "store", body.taken("stores"))
     if totals:
         first = ["  %first = icmp eq i64 %sub, 0"]
-        after = [*exchange, *first, *_if("%first", "total", totals), *after]
+        after = [*exchange, *first, *guarded("%first", "total", totals), *after]
     return [
         *before,
         "start:",
@@ -66,6 +79,16 @@ def dealt_loop(module: Module, group: Group, body: LoopBody) -> list[str]:
         "  br i1 %more, label %loop, label %done",
         "done:",
         *after,
+    ]
+
+
+def _at(module: Module, node: Node, name: str, element: str) -> list[str]:
+    """Address of an element of a node in memory."""
+    place = module.plan.place(node)
+    assert place is not None
+    return [
+        f"  {name}.base = getelementptr i8, ptr %{place[0]}, i64 {place[1]}",
+        f"  {name} = getelementptr [{module.lanes} x i32], ptr {name}.base, i64 {element}",
     ]
 
 
@@ -128,18 +151,40 @@ def _sums(module: Module, body: LoopBody) -> tuple[list[str], list[str], list[st
     # Names continue those of the turn, as all are in one function.
     code = LoopBody(module, Group(0), "%i", body.named)
     code.stem = "%total"
+    terms = {key: f"%term{k}" for k, key in enumerate(body.terms)}
+    totals = exchanged_totals(code, ops, terms)
+    exchange, code.lines = code.lines, []
+    mine, memory = added(code, ops, dict(zip(body.terms, totals, strict=True)))
+    return phis, [*exchange, *mine], memory
+
+
+def added(
+    code: LoopBody, ops: dict[Store, str], totals: Mapping[tuple[Store, str], str]
+) -> tuple[list[str], list[str]]:
+    """Lines that add totals to where they are kept: in every thread's registers, and in memory."""
+    mine: list[str] = []
+    memory: list[str] = []
+    for (store, element), total in totals.items():
+        before = code.load(store, element)
+        code.save(store, element, combine(code, ops[store], store.dtype, before, total))
+        place = code.module.plan.place(store)
+        (mine if place is not None and place[0] == "words" else memory).extend(code.lines)
+        # Each is in a block of its own, and knows nothing of the others.
+        code.lines, code.values = [], {}
+    return mine, memory
+
+
+def exchanged_totals(
+    code: LoopBody, ops: dict[Store, str], terms: Mapping[tuple[Store, str], str]
+) -> list[str]:
+    """Names of the totals of all threads' terms, in order; each thread knows them."""
     totals = []
-    for k, (store, _) in enumerate(body.terms):
-        total = f"%term{k}"
-        for distance in module.distances:
+    for (store, _), total in terms.items():
+        for distance in code.module.distances:
             other = _exchanged(code, total, store.dtype, distance)
             total = combine(code, ops[store], store.dtype, total, other)
         totals.append(total)
-    exchange, code.lines = code.lines, []
-    for (store, element), total in zip(body.terms, totals, strict=True):
-        before = code.load(store, element)
-        code.save(store, element, combine(code, ops[store], store.dtype, before, total))
-    return phis, exchange, code.lines
+    return totals
 
 
 def _exchanged(code: LoopBody, value: str, dtype: str, distance: int) -> str:
@@ -153,25 +198,51 @@ def _exchanged(code: LoopBody, value: str, dtype: str, distance: int) -> str:
     return other if kind == "i32" else code.emit(f"{back} i32 {other} to {kind}")
 
 
-def _shared_changes(body: LoopBody) -> list[tuple[str, str | None, list[str]]]:
-    """Changes of elements that other threads may change, too.
+class Change(NamedTuple):
+    """Changes of one element, or of a row of elements, that other threads may change, too.
 
-    Returns:
-        For each position that this turn has: its element number (i64), whether it is in bounds
-        (None for always), and the lines that change what lies there.
+    Attributes:
+        key: number of the element or row, an i64 (name).
+        inside: whether it is in bounds, an i1 (name); None for always.
+        lines: lines that change what lies there.
+        updates: the changes.
     """
-    found: dict[tuple[str, str | None], list[tuple[Write, str]]] = {}
-    for item, at, inside, value in body.in_order:
-        found.setdefault((at, inside), []).append((item, value))
-    parts = []
-    for (at, inside), updates in found.items():
+
+    key: str
+    inside: str | None
+    lines: list[str]
+    updates: list[Update]
+
+
+def shared_changes(body: LoopBody) -> list[Change]:
+    """Changes of elements that other threads may change, too, in the order of a turn.
+
+    Columns of a row are changed together: the threads of a row wait for each other once.
+    """
+    found: dict[object, list[Update]] = {}
+    for update in body.in_order:
+        found.setdefault(_row(body, update), []).append(update)
+    changes = []
+    for updates in found.values():
         known = dict(body.values)  # what a block computes is not known after it
-        for item, value in updates:
-            body.update(item, at, None, value)
+        for update in updates:
+            body.update(update._replace(inside=None))
         body.values = known
-        parts.append((at, inside, body.lines))
-        body.lines = []
-    return parts
+        changes.append(Change(updates[0].at, updates[0].inside, body.drain(), updates))
+    return changes
+
+
+def _row(body: LoopBody, update: Update) -> object:
+    """What changes have in common that concern different columns of the same row.
+
+    Two threads with the same position in it change the same elements, and others change others.
+    """
+    item, place = update.item, update.item.place
+    if place is None or len(place.indices) != 1 or (place.fixed != place.fixed[0]).any():
+        return update.at, update.inside
+    row, (stride,) = body.operand(place.indices[0]), place.strides
+    block = int(place.fixed[0]) // stride
+    return item.store, row, stride, place.limits, place.mode, block, update.inside
 
 
 def _within(size: int, share: int) -> list[str]:
@@ -184,10 +255,10 @@ def _within(size: int, share: int) -> list[str]:
     ]
 
 
-def _if(flag: str, stem: str, lines: list[str]) -> list[str]:
+def guarded(flag: str, stem: str, lines: list[str]) -> list[str]:
     """Lines that only threads with a flag run."""
-    if not lines:
-        return []
+    if not lines or flag == "true":
+        return lines
     return [
         f"  br i1 {flag}, label %{stem}, label %{stem}.over",
         f"{stem}:",
@@ -197,11 +268,17 @@ def _if(flag: str, stem: str, lines: list[str]) -> list[str]:
     ]
 
 
-def _in_turn(module: Module, k: int, at: str, inside: str | None, lines: list[str]) -> list[str]:
+def in_turn(module: Module, k: int, change: Change, active: str) -> list[str]:
     """Lines that change an element; threads that change the same one run them in turn.
 
     A thread's rank is the number of threads before it with the same element of the same
     environment. There are as many rounds as there are ranks.
+
+    Args:
+        module: the module that they are part of.
+        k: a number that no other change of this loop has.
+        change: the change.
+        active: whether a thread changes something (name).
     """
     for name, types, kind in (
         ("llvm.nvvm.match.any.sync.i32", "i32, i32", " convergent"),
@@ -212,10 +289,10 @@ def _in_turn(module: Module, k: int, at: str, inside: str | None, lines: list[st
     ):
         module.declared[name] = f"declare i32 @{name}({types}){kind}"
     n, lanes = f"%p{k}", module.lanes
-    fits = [f"  {n}.on = and i1 %active, {inside or 'true'}"]
+    fits = [f"  {n}.on = and i1 {active}, {change.inside or 'true'}"]
     return [
         *fits,
-        f"  {n}.short = trunc i64 {at} to i32",
+        f"  {n}.short = trunc i64 {change.key} to i32",
         f"  {n}.lane = call i32 @llvm.nvvm.read.ptx.sreg.laneid()",
         f"  {n}.env = and i32 {n}.lane, {lanes - 1}",
         f"  {n}.first = mul i32 {n}.short, {lanes}",
@@ -235,7 +312,7 @@ def _in_turn(module: Module, k: int, at: str, inside: str | None, lines: list[st
         f"  {n}.now = phi i32 [0, {n}.from], [{n}.next, {n}.change.over]",
         f"  {n}.turn = icmp eq i32 {n}.now, {n}.rank",
         f"  {n}.its = and i1 {n}.turn, {n}.on",
-        *_if(f"{n}.its", f"{n[1:]}.change", lines),
+        *guarded(f"{n}.its", f"{n[1:]}.change", change.lines),
         WAIT,
         f"  {n}.next = add nuw i32 {n}.now, 1",
         f"  {n}.over = icmp ugt i32 {n}.next, {n}.most",
@@ -272,6 +349,9 @@ def dealt_list(module: Module, flag: Map) -> list[str]:
     listed, and so the places of its own.
     """
     n, lanes, share = flag.size, module.lanes, module.share
+    place = module.plan.place(flag)
+    assert place is not None
+    space, offset = place
     ballot = "llvm.nvvm.vote.ballot.sync"
     module.declared[ballot] = f"declare i32 @{ballot}(i32, i1) convergent"
     module.declared["llvm.ctpop.i32"] = "declare i32 @llvm.ctpop.i32(i32)"
@@ -279,7 +359,7 @@ def dealt_list(module: Module, flag: Map) -> list[str]:
     group = (1 << lanes) - 1
     firsts = sum(1 << (lanes * k) for k in range(share))
     return [
-        f"  %flags = getelementptr i8, ptr %own, i64 {module.plan.offsets[flag]}",
+        f"  %flags = getelementptr i8, ptr %{space}, i64 {offset}",
         f"  %list = getelementptr i8, ptr %shared, i64 {module.plan.lists[flag]}",
         "  %sub.short = trunc i64 %sub to i32",
         f"  %at = mul i32 %sub.short, {lanes}",

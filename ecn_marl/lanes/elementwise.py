@@ -60,6 +60,9 @@ class Writer(Protocol):
     def call(self, name: str, dtype: str, *args: str) -> str:
         """Call an intrinsic of `dtype` whose arguments are all of this type."""
 
+    def quotient(self, a: str, b: str) -> str:
+        """The quotient of two floats."""
+
 
 # --- records ----------------------------------------------------------------------------------
 

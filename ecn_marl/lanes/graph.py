@@ -232,6 +232,30 @@ def axes_of(where: np.ndarray) -> Axes | None:
     return Axes(first, *steps) if np.array_equal(where, line) else None
 
 
+class Blocks(NamedTuple):
+    """Positions in blocks: `first + step * (i % width) + jump * (i // width)`.
+
+    `width` is a power of two.
+    """
+
+    first: int
+    width: int
+    step: int
+    jump: int
+
+
+def blocks_of(where: np.ndarray) -> Blocks | None:
+    """The blocks that positions lie in; None if they do not."""
+    width, i = 2, np.arange(len(where))
+    while width < len(where):
+        found = Blocks(int(where[0]), width, int(where[1] - where[0]), int(where[width] - where[0]))
+        line = found.first + found.step * (i % width) + found.jump * (i // width)
+        if np.array_equal(where, line):
+            return found
+        width *= 2
+    return None
+
+
 class View(NamedTuple):
     """An array of the traced program: element `where[...]` of `node` at every index."""
 

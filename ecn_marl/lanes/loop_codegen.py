@@ -1,25 +1,20 @@
-"""The code of one turn of a loop over elements: addresses, operands, stores.
-
-In the workspace, an element of a node that varies between environments is a vector: a number per
-environment, or a bit per environment for flags. On a GPU several threads share an environment and
-deal its elements among them. There values are scalars, `%own` points to the environment's column of
-the vectors, and a flag is a number.
-"""
+"""The code of one turn of a loop over elements: operands, operations, stores."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ecn_marl.lanes.assembly import SCALAR, Code, Module
+from ecn_marl.lanes.addresses import Addresses
+from ecn_marl.lanes.assembly import SCALAR, Module
 from ecn_marl.lanes.elementwise import apply, combine, select
 from ecn_marl.lanes.graph import (
     BOOL,
     I32,
     U32,
-    Argument,
     Constant,
     Map,
     Node,
@@ -32,7 +27,6 @@ from ecn_marl.lanes.graph import (
 from ecn_marl.lanes.primitives import PRIMITIVES
 from ecn_marl.lanes.register_sums import is_dense, sums_in_registers
 from ecn_marl.lanes.row_access import is_row, load_row, store_row
-from ecn_marl.lanes.schedule import element_bytes
 from ecn_marl.lanes.steps import Group
 
 T = TypeVar("T")
@@ -42,20 +36,33 @@ PARTS = ("turn", "in order", "stores")
 and stores."""
 
 
+class Update(NamedTuple):
+    """A change of an element in memory.
+
+    Attributes:
+        item: what is written.
+        at: number of the element, an i64 (name).
+        inside: whether it is in bounds (name); None for always.
+        value: what is written or combined with what is there (name).
+    """
+
+    item: Write
+    at: str
+    inside: str | None
+    value: str
+
+
 def _repeats(positions: np.ndarray) -> bool:
     """Whether several turns write to the same element."""
     return len(np.unique(positions)) < len(positions)
 
 
-def _kind(node: Node) -> str:
-    """LLVM's type of an element in an environment's column of the workspace."""
-    return "i32" if node.dtype == BOOL else SCALAR[node.dtype]
-
-
-class LoopBody(Code):
+class LoopBody(Addresses):
     """One turn of the loop over the elements of a group."""
 
-    def __init__(self, module: Module, group: Group, index: str, first: int = 0) -> None:
+    def __init__(
+        self, module: Module, group: Group, index: str, first: int = 0, turn: int = 0
+    ) -> None:
         """Nothing computed yet.
 
         Args:
@@ -63,145 +70,21 @@ class LoopBody(Code):
             group: the items to compute.
             index: number of the element, an i64.
             first: number of local names in use.
+            turn: which of its elements a thread computes, where these stay in registers.
         """
-        super().__init__(module, first)
-        self.group, self.index = group, index
+        super().__init__(module, index, first, turn)
+        self.group = group
         # A turn that is written out has no loop, and so no registers that stay from turn to turn.
         self._in_registers = (
             set() if index.isdigit() else sums_in_registers(group, not module.threads)
         )
-        self._distance = {index: 0}
         self.terms: dict[tuple[Store, str], str] = {}
         self.computed = {i: None for i in group.items if isinstance(i, Map)}
-        self.values: dict[object, str] = {}
         self._vectors: dict[str, str] = {}
-        self._once: dict[tuple[str, ...], Any] = {}
+        self._once: dict[tuple[object, ...], Any] = {}
         self._stores_at_end: list[tuple[Node, str, str]] = []
-        self.in_order: list[tuple[Write, str, str | None, str]] = []
-        self.apart: list[tuple[Write, str, str | None, str]] = []
-
-    # --- addresses --------------------------------------------------------------------------------
-
-    def element(self, where: np.ndarray) -> str:
-        """Number of the element that this turn needs, an i64.
-
-        Where elements lie at equal steps, it is computed from the turn's number. Elsewhere it is
-        read from a table.
-        """
-        key = ("at", where.tobytes())
-        if key in self.values:
-            return self.values[key]
-        first = int(where[0])
-        step = int(where[1]) - first if len(where) > 1 else 0
-        if np.array_equal(where, first + step * np.arange(len(where))):
-            number = self.index if self.index.lstrip("-").isdigit() else None
-            if number is not None:
-                number = str(first + step * int(number))
-            elif step == 0:
-                number = str(first)
-            else:
-                scaled = self.index if step == 1 else self.emit(f"mul i64 {self.index}, {step}")
-                number = scaled if first == 0 else self.emit(f"add i64 {scaled}, {first}")
-                if step == 1:
-                    self._distance[number] = first
-        elif self.index.isdigit():
-            number = str(int(where[int(self.index)]))
-        else:
-            # 32 bits an entry: half the memory of the i64 that addresses are computed in.
-            table = self.module.table(where, I32)
-            place = self.emit(f"getelementptr i32, ptr {table}, i64 {self.index}")
-            short = self.emit(f"load i32, ptr {place}, align 4")
-            number = self.emit(f"sext i32 {short} to i64")
-        self.values[key] = number
-        return number
-
-    def base(self, node: Node) -> str:
-        """Address of a node."""
-        key = ("base", node)
-        if key not in self.values:
-            if isinstance(node, Argument) and not node.varies:
-                place = self.emit(f"getelementptr ptr, ptr %args, i64 {node.slot}")
-                if self.module.threads:
-                    # The address space says: global memory, for which there are quicker loads.
-                    far = self.emit(f"load ptr addrspace(1), ptr {place}, align 8")
-                    self.values[key] = self.emit(f"addrspacecast ptr addrspace(1) {far} to ptr")
-                else:
-                    self.values[key] = self.emit(f"load ptr, ptr {place}, align 8")
-            elif isinstance(node, Constant):
-                self.values[key] = self.module.table(node.data, node.dtype)
-            else:
-                space = "%own" if node.varies else "%shared"
-                offset = self.module.plan.offsets[node]
-                self.values[key] = self.emit(f"getelementptr i8, ptr {space}, i64 {offset}")
-        return self.values[key]
-
-    def pointer(self, node: Node, element: str) -> str:
-        """Address of an element."""
-        size = element_bytes(node, self.module.lanes, self.module.threads)
-        if element.isdigit():
-            offset = str(int(element) * size)
-        elif self.module.threads and self._in_plan(node) and element in self._distance:
-            fixed = self.module.plan.offsets[node] + self._distance[element] * size
-            return self.emit(f"getelementptr inbounds i8, ptr {self._turn()}, i64 {fixed}")
-        else:
-            offset = self.emit(f"mul nsw i64 {element}, {size}")
-        return self.emit(f"getelementptr inbounds i8, ptr {self.base(node)}, i64 {offset}")
-
-    def _in_plan(self, node: Node) -> bool:
-        return node.varies and not isinstance(node, Constant)
-
-    def _turn(self) -> str:
-        """An address at a fixed distance from this turn's element of every array.
-
-        On a GPU one register then serves all loads: each instruction holds its own distance.
-        """
-        key = ("turn",)
-        if key not in self.values:
-            offset = self.emit(f"mul nsw i64 {self.index}, {4 * self.module.lanes}")
-            self.values[key] = self.emit(f"getelementptr inbounds i8, ptr %own, i64 {offset}")
-        return self.values[key]
-
-    def load(self, node: Node, element: str) -> str:
-        """Load an element: a vector or a scalar, as the node is."""
-        place = self.pointer(node, element)
-        n = self.module.lanes
-        if self.module.threads and node.varies:
-            value = self.emit(f"load {_kind(node)}, ptr {place}, align 4")
-            return self.emit(f"icmp ne i32 {value}, 0") if node.dtype == BOOL else value
-        if node.dtype == BOOL:
-            if node.varies:
-                # A flag takes a bit per lane, as in the processor's mask registers.
-                bits = self.emit(f"load i{n}, ptr {place}, align {max(n // 8, 1)}")
-                return self.emit(f"bitcast i{n} {bits} to {self.vector('i1')}")
-            byte = self.emit(f"load i8, ptr {place}, align 1")
-            return self.emit(f"icmp ne i8 {byte}, 0")
-        kind = SCALAR[node.dtype]
-        if node.varies:
-            return self.emit(f"load {self.vector(kind)}, ptr {place}, align {4 * n}")
-        return self.emit(f"load {kind}, ptr {place}, align 4")
-
-    def save(self, node: Node, element: str, value: str) -> None:
-        """Store an element; `value` is a vector or a scalar as the node is."""
-        place, n = self.pointer(node, element), self.module.lanes
-        if self.module.threads and node.varies:
-            kind = SCALAR[node.dtype]
-            if node.dtype == BOOL:
-                value, kind = self.emit(f"zext i1 {value} to i32"), "i32"
-            self.do(f"store {kind} {value}, ptr {place}, align 4")
-            return
-        if node.dtype == BOOL:
-            if node.varies:
-                bits = self.emit(f"bitcast {self.vector('i1')} {value} to i{n}")
-                self.do(f"store i{n} {bits}, ptr {place}, align {max(n // 8, 1)}")
-                return
-            byte = self.emit(f"zext i1 {value} to i8")
-            self.do(f"store i8 {byte}, ptr {place}, align 1")
-            return
-        kind = SCALAR[node.dtype]
-        if node.varies:
-            self.do(f"store {self.vector(kind)} {value}, ptr {place}, align {4 * n}")
-        else:
-            self.do(f"store {kind} {value}, ptr {place}, align 4")
+        self.in_order: list[Update] = []
+        self.apart: list[Update] = []
 
     # --- operands ---------------------------------------------------------------------------------
 
@@ -245,13 +128,24 @@ class LoopBody(Code):
 
     def position(self, place: Place) -> tuple[str, str | None]:
         """Element number (i32), and whether it is in bounds, where that matters."""
+        names = tuple(self.operand(index) for index in place.indices)
+        fixed = self.element(place.fixed)
+        key = ("position", self.wide, names, fixed, place.strides, place.limits, place.mode)
+        return self.computed_once(key, lambda: self._position(place))
+
+    def _fits(self, at: str, limit: int) -> str:
+        return self.emit(f"icmp ule {self.type(I32)} {at}, {self.number(limit, U32)}")
+
+    def _position(self, place: Place) -> tuple[str, str | None]:
         total, inside = None, None
         t = self.type(I32)
         for index, stride, limit in zip(place.indices, place.strides, place.limits, strict=True):
             at = self.operand(index)
             if place.mode in ("fill", "drop"):
                 # Unsigned, a negative index is huge: one comparison checks both bounds.
-                fits = self.emit(f"icmp ule {t} {at}, {self.number(limit, U32)}")
+                fits = self.computed_once(
+                    ("fits", at, limit), functools.partial(self._fits, at, limit)
+                )
                 inside = (
                     fits if inside is None else self.emit(f"and {self.type(BOOL)} {inside}, {fits}")
                 )
@@ -375,7 +269,7 @@ class LoopBody(Code):
         if item in self.module.plan.stored:
             self._stores_at_end.append((item, self.index, value))
 
-    def computed_once(self, key: tuple[str, ...], compute: Callable[[], T]) -> T:
+    def computed_once(self, key: tuple[object, ...], compute: Callable[[], T]) -> T:
         """The result of `compute`, whose instructions are written once per turn for all items."""
         if key not in self._once:
             self._once[key] = compute()
@@ -396,9 +290,9 @@ class LoopBody(Code):
                 self._stores_at_end.append((store, at, value))
             elif self.module.threads and store not in self._in_registers:
                 if _repeats(item.fixed):
-                    self.in_order.append((item, at, None, value))
+                    self.in_order.append(Update(item, at, None, value))
                 else:
-                    self.apart.append((item, at, None, value))
+                    self.apart.append(Update(item, at, None, value))
             else:
                 self._put(store, at, combine(self, item.op, dtype, self._sum(store, at), value))
             return
@@ -421,11 +315,12 @@ class LoopBody(Code):
                 value = combine(self, item.op, dtype, self.gather(places, dtype, inside), value)
             self.scatter(value, places, dtype, inside)
             return
-        wide = self.emit(f"sext i32 {at} to i64")
-        self.in_order.append((item, wide, inside, value))
+        wide = self.computed_once(("long", at), lambda: self.emit(f"sext i32 {at} to i64"))
+        self.in_order.append(Update(item, wide, inside, value))
 
-    def update(self, item: Write, at: str, inside: str | None, value: str) -> None:
+    def update(self, change: Update) -> None:
         """Change an element in memory; out of bounds it is stored as it was."""
+        item, at, inside, value = change
         store, dtype = item.store, item.store.dtype
         before = self.load(store, at) if item.op != "set" or inside is not None else ""
         if item.op != "set":
@@ -439,12 +334,11 @@ class LoopBody(Code):
         if part != "turn":
             known = dict(self.values)  # what a block computes is not known after it
             for update in self.in_order if part == "in order" else self.apart:
-                self.update(*update)
+                self.update(update)
             if part == "stores":
                 self.finish()
             self.values = known
-        lines, self.lines = self.lines, []
-        return lines
+        return self.drain()
 
     def _sum(self, store: Store, element: str) -> str:
         """The value of a sum so far, from its register or from memory."""
@@ -474,12 +368,11 @@ class LoopBody(Code):
 
     def _lies_there(self, item: Write) -> bool:
         """Whether a value lies in the place it is written to, because both nodes share it."""
-        offsets, node = self.module.plan.offsets, item.value.node
+        plan, node = self.module.plan, item.value.node
         together = (
             not isinstance(node, Constant)
-            and node in offsets
-            and node.varies == item.store.varies
-            and offsets[node] == offsets[item.store]
+            and plan.place(node) is not None
+            and plan.place(node) == plan.place(item.store)
             and node.dtype == item.store.dtype
             # What this turn computes is in a register, and not in memory yet.
             and node not in self.computed

@@ -404,18 +404,14 @@ def _for_cuda(
     A process without a GPU loads nothing: to export a program, the name is enough.
     """
     from ecn_marl.lanes import cuda
-    from ecn_marl.lanes.kernel import WARP_BYTES, WARPS, lanes_for, write_kernel
+    from ecn_marl.lanes.kernel import planned, write_kernel
     from ecn_marl.lanes.lower import lower
-    from ecn_marl.lanes.schedule import make_plan
 
-    program, lanes = lower(jaxpr, with_axis), lanes_for(size)
-    plan = make_plan(program.top, program.results, program.flags, lanes, threads=True)
-    while lanes > 1 and plan.own_bytes > WARP_BYTES:
-        lanes //= 2
-        plan = make_plan(program.top, program.results, program.flags, lanes, threads=True)
-    text, memory = write_kernel(plan, program.arguments, program.results, lanes, ordered)
-    name = cuda.name_of(text) if _on_cpu() else cuda.register(text, lanes)
-    return name, memory * min(-(-size // lanes), WARPS)
+    program = lower(jaxpr, with_axis)
+    launch, plan = planned(program, size, cuda.block_bytes())
+    text, memory = write_kernel(plan, program.arguments, program.results, launch, ordered)
+    name = cuda.name_of(text) if _on_cpu() else cuda.register(text, launch)
+    return name, memory * launch.warps(size)
 
 
 def traced(

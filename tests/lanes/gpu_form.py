@@ -16,12 +16,18 @@ from jax.extend import core
 from ecn_marl.lanes import mapping, native
 from ecn_marl.lanes.dealing import WARP
 from ecn_marl.lanes.emit import HERE
-from ecn_marl.lanes.kernel import BLOCK, write_kernel
+from ecn_marl.lanes.kernel import BLOCK, SHARED, Launch, write_kernel
 from ecn_marl.lanes.lower import lower
 from ecn_marl.lanes.schedule import make_plan
 
 CONTEXT, STACK = 8192, 1 << 18
 """Bytes of a thread's registers (`ucontext_t`, a kilobyte on x86) and of its stack."""
+
+KEEPING = 0
+"""The form of a kernel whose warps keep their environments' numbers near them."""
+
+NEAR_BYTES = 12_288
+"""Shared memory of such a warp: too little for all that it would keep there."""
 
 MACHINE = """
 @warp.contexts = internal global [33 x [{context} x i8]] zeroinitializer, align 64
@@ -58,6 +64,13 @@ define internal void @warp.tell(i32 %word) noinline {{
   store i32 %word, ptr %own
   call void @gpu.bar.warp.sync(i32 -1)
   ret void
+}}
+define internal void @gpu.barrier0() noinline {{
+  ret void ; one warp after the other: no warp needs another's numbers
+}}
+define internal float @gpu.rcp.approx.ftz.f(float %x) noinline {{
+  %one = fdiv float 1.0, %x
+  ret float %one
 }}
 define internal i32 @gpu.vote.ballot.sync(i32 %mask, i1 %mine) noinline {{
 entry:
@@ -188,10 +201,15 @@ NUMBERS = "i64 %batch, i32 %gpu0, i32 %gpu1, i32 %gpu2) #1"
 def kernel_of(
     jaxpr: core.ClosedJaxpr, own: list[bool], ordered: bool = False, lanes: int = 4
 ) -> tuple[str, int, int, int]:
-    """Text of a kernel, bytes per warp, and how many arguments and results it has."""
+    """Text of a kernel, bytes per warp, and how many arguments and results it has.
+
+    `lanes` is `KEEPING` for a warp that keeps its environment's numbers.
+    """
     program = lower(jaxpr, own)
-    plan = make_plan(program.top, program.results, program.flags, lanes, threads=True)
-    text, size = write_kernel(plan, program.arguments, program.results, lanes, ordered)
+    near = NEAR_BYTES if lanes == KEEPING else None
+    plan = make_plan(program.top, program.results, program.flags, lanes or 1, True, near)
+    launch = Launch(lanes or 1)
+    text, size = write_kernel(plan, program.arguments, program.results, launch, ordered)
     return text, size, len(program.arguments) + ordered, len(program.results)
 
 
@@ -239,6 +257,9 @@ def emulated(text: str, arguments: int, results: int, warps: int, downwards: boo
     )
     for plain, opaque in HERE.items():
         text = text.replace(opaque, plain)
+    near = f"internal addrspace(1) global [{2 * NEAR_BYTES} x i8] zeroinitializer"
+    text = text.replace(SHARED, f"@near_memory = {near}\n!0 = !{{}}\n")
+    text = text.replace("addrspace(3)", "addrspace(1)")
     text = text.replace("llvm.nvvm", "gpu").replace("alwaysinline", "noinline")  # quick to compile
     return text + machine
 
@@ -252,7 +273,8 @@ def emulate(
     def build(jaxpr: Any, own: list[bool], size: int, ordered: bool) -> tuple[str, int]:
         text, memory, arguments, results = kernel_of(jaxpr, own, ordered, lanes)
         texts.append(text)
-        warps = min(-(-size // lanes), most)
+        each = BLOCK // WARP
+        warps = -(-min(-(-size // (lanes or 1)), most) // each) * each
         name = native.register(emulated(text, arguments, results, warps, downwards))
         return name, memory * warps
 

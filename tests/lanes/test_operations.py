@@ -41,6 +41,11 @@ def integers(seed: int, dtype: np.dtype) -> jax.Array:
 
 def test_arithmetic_and_comparisons_of_floats_are_exact() -> None:
     """One operation at a time, so that nothing can be contracted."""
+    check_floats(floats(1), floats(2))
+
+
+def check_floats(x: jax.Array, y: jax.Array) -> None:
+    """Every operation on two arrays of floats gives XLA's bits."""
 
     def fun(a: jax.Array, b: jax.Array) -> tuple[jax.Array, ...]:
         return (
@@ -52,7 +57,7 @@ def test_arithmetic_and_comparisons_of_floats_are_exact() -> None:
             *(own(a) for own in [getattr(lax, "one_minus_square", None)] if own),  # jax >= 0.12
         )  # fmt: skip
 
-    check(fun, (0, 0), floats(1), floats(2))
+    check(fun, (0, 0), x, y)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32])
