@@ -72,6 +72,7 @@ TABLES: dict[str, Callable[[], str]] = {
         performance.speed_packets,
         performance.speed_peers,
         performance.speed_gpu,
+        performance.speed_kernels,
         performance.speed_scaling,
         performance.speed_senders,
     )

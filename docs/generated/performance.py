@@ -142,6 +142,30 @@ def speed_gpu() -> str:
     )
 
 
+def speed_kernels() -> str:
+    """Forms of the kernel, launched alone on a GPU."""
+    measured = record("gpu-kernels")
+    counts = sorted({row["envs"] for row in measured["rows"]})
+    forms: dict[str, dict[int, dict[str, Any]]] = {}
+    for row in measured["rows"]:
+        forms.setdefault(row["form"], {})[row["envs"]] = row
+    rows = []
+    for form, cells in forms.items():
+        one = next(iter(cells.values()))
+        rates = [
+            f"{measured['agents'] * n / cells[n]['ms'] / 1e3:.1f}" if n in cells else "–"
+            for n in counts
+        ]
+        rows.append((form, str(one["registers"]), str(one["stack_bytes"]), *rates))
+    head = ("where an environment's numbers are", "registers", "stack, B", *(f"{n:,}" for n in counts))
+    agree = min(row["agree"] for row in measured["rows"])
+    return (
+        f"{measured['machine']['device_kind']}, `{measured['scenario']}`, M agent-steps/s by number of "
+        f"environments. {measured['how'][0].upper()}{measured['how'][1:]}. At least {100 * agree:.3f} % of "
+        f"all numbers agree with those of a CPU.\n\n{markdown(head, rows)}"
+    )
+
+
 def speed_scaling() -> str:
     """Growth of the time of a step, from the smallest to the largest size of every sweep."""
     sweeps: dict[str, list[dict[str, Any]]] = {}
