@@ -161,9 +161,9 @@ def speed_kernels() -> str:
     head = ("where an environment's numbers are", "registers", "stack, B", *sizes)
     agree, how = min(row["agree"] for row in measured["rows"]), measured["how"]
     return (
-        f"{measured['machine']['device_kind']}, `{measured['scenario']}`, M agent-steps/s by number "
-        f"of environments. {how[0].upper()}{how[1:]}. At least {100 * agree:.3f} % of all numbers "
-        f"agree with those of a CPU.\n\n{markdown(head, rows)}"
+        f"{measured['machine']['device_kind']}, `{measured['scenario']}`, M agent-steps/s by "
+        f"number of environments. {how[0].upper()}{how[1:]}. At least {100 * agree:.3f} % of "
+        f"all numbers agree with those of a CPU.\n\n{markdown(head, rows)}"
     )
 
 
