@@ -64,6 +64,7 @@ TABLES: dict[str, Callable[[], str]] = {
         recorded.reliability,
         recorded.rewards_of_ippo,
         recorded.learners_sealed,
+        recorded.learners_packets,
         recorded.learners_today,
         recorded.arms_of_learners,
         performance.speed_machine,

@@ -262,6 +262,21 @@ def learners_sealed() -> str:
     return _beside_the_rule(_sealed())
 
 
+def learners_packets() -> str:
+    """Their best seeds and the references on packets, beside the fluid's ratio."""
+    rows = []
+    for scenario in _sealed():
+        on_packets = scenario.get("packets")
+        if on_packets is None:
+            continue
+        for name, j in on_packets["J"].items():
+            found = [where["to_rule"].get(name) for where in (on_packets, scenario)]
+            relative = ["{:.3f} [{:.3f}, {:.3f}]".format(*x) if x else DASH for x in found]
+            rows.append((f"`{scenario['scenario']}`", f"`{name}`", f"{j:.2f}", *relative))
+    head = ("scenario", "policy", "J on packets", "to the rule on packets", "to the rule in the fluid")
+    return markdown(head, rows)
+
+
 def learners_today() -> str:
     """The same on tuning episodes, of learners that have no sealed results."""
     sealed = {row["scenario"]: row["seeds"] for row in _sealed()}
