@@ -74,6 +74,7 @@ TABLES: dict[str, Callable[[], str]] = {
         performance.speed_peers,
         performance.speed_gpu,
         performance.speed_kernels,
+        performance.speed_gpu_plan,
         performance.speed_scaling,
         performance.speed_senders,
     )

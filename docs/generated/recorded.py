@@ -273,7 +273,13 @@ def learners_packets() -> str:
             found = [where["to_rule"].get(name) for where in (on_packets, scenario)]
             relative = ["{:.3f} [{:.3f}, {:.3f}]".format(*x) if x else DASH for x in found]
             rows.append((f"`{scenario['scenario']}`", f"`{name}`", f"{j:.2f}", *relative))
-    head = ("scenario", "policy", "J on packets", "to the rule on packets", "to the rule in the fluid")
+    head = (
+        "scenario",
+        "policy",
+        "J on packets",
+        "to the rule on packets",
+        "to the rule in the fluid",
+    )
     return markdown(head, rows)
 
 

@@ -454,6 +454,14 @@ def speed(
             "their results agree, and steps per second.",
         ),
     ] = False,
+    gpu_plan: Annotated[
+        bool,
+        typer.Option(
+            "--gpu-plan",
+            help="Measure nothing. Compile steps for an H100, which need not be there: launches, "
+            "bytes and a bound of XLA's program, registers and shared memory of the kernel.",
+        ),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -483,6 +491,7 @@ def speed(
         cold=cold,
         explain=explain,
         gpu=gpu,
+        gpu_plan=gpu_plan,
     )
     result = report.run(request, lambda task: typer.echo(f"speed: {task}", err=True))
     text = json_text(result)

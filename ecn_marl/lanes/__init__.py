@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ecn_marl.lanes.errors import InvalidValue, Unsupported
-    from ecn_marl.lanes.explanation import Explanation, explain
+    from ecn_marl.lanes.explanation import Explanation, explain, explain_kernel
     from ecn_marl.lanes.mapping import available, mapped, off, vmap, way
     from ecn_marl.lanes.optimisation_hints import busy
     from ecn_marl.lanes.settings import set_trial_program
@@ -31,6 +31,7 @@ _HOME = {
     "available": "mapping",
     "busy": "optimisation_hints",
     "explain": "explanation",
+    "explain_kernel": "explanation",
     "mapped": "mapping",
     "off": "mapping",
     "set_trial_program": "settings",
@@ -45,6 +46,7 @@ __all__ = [
     "available",
     "busy",
     "explain",
+    "explain_kernel",
     "mapped",
     "off",
     "set_trial_program",

@@ -20,9 +20,14 @@ from ecn_marl.lanes.dealing import WARP
 from ecn_marl.lanes.kernel import WARPS, Launch
 from ecn_marl.lanes.native import HEAD, Handler, load, optimize, pointers
 
-PROCESSOR, PTX_VERSION = "sm_80", "ptx80"
-"""The oldest GPU (Ampere) and the oldest PTX (CUDA 12.0) that are supported. Drivers compile this
-PTX for newer GPUs, too."""
+PROCESSOR = "sm_80"
+"""The oldest GPU (Ampere) that is supported. Drivers compile PTX for newer GPUs, too."""
+
+PTX_VERSION, PTX_OF_MANY = "ptx80", "ptx81"
+"""The oldest PTX (CUDA 12.0) that is supported, and that of kernels of many arguments (12.1)."""
+
+FEW_PARAMETERS = 512
+"""Most parameters of 8 bytes that kernels of the oldest PTX may have."""
 
 HANDLER = """
   ; The driver takes the address of every parameter. Here they are fields of XLA's own structures.
@@ -109,7 +114,9 @@ def ptx(text: str) -> str:
     llvm.initialize_all_asmprinters()
     _short_pointers()
     target = llvm.Target.from_triple("nvptx64-nvidia-cuda")
-    machine = target.create_target_machine(cpu=PROCESSOR, features=f"+{PTX_VERSION}", opt=3)
+    head = text[text.index("define ptx_kernel") :].split("{")[0]
+    version = PTX_OF_MANY if head.count(" %") > FEW_PARAMETERS else PTX_VERSION
+    machine = target.create_target_machine(cpu=PROCESSOR, features=f"+{version}", opt=3)
     module = llvm.parse_assembly(text)
     module.triple = "nvptx64-nvidia-cuda"
     module.data_layout = str(machine.target_data)

@@ -18,8 +18,10 @@ import numpy as np
 
 from ecn_marl.lanes import compat
 from ecn_marl.lanes.assembly import Module
+from ecn_marl.lanes.cuda import H100_BYTES, ptx
 from ecn_marl.lanes.emit import copied, write_group
 from ecn_marl.lanes.graph import Map, Write
+from ecn_marl.lanes.kernel import Launch, planned, write_kernel
 from ecn_marl.lanes.lower import Program, lower
 from ecn_marl.lanes.mapping import LANES, traced
 from ecn_marl.lanes.schedule import Plan, make_plan
@@ -142,13 +144,7 @@ def explain(
     Raises:
         Unsupported: `fun` uses something that cannot be compiled.
     """
-    shapes, own = [], []
-    for k, arg in enumerate(args):
-        for leaf in jax.tree.leaves(arg):
-            shapes.append(jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf)))
-            own.append(k not in shared)
-    jaxpr, _ = traced(fun, jax.tree.structure(args), tuple(shapes))
-    program = lower(jaxpr, own)
+    program = _lowered(fun, args, shared)
     plan = make_plan(program.top, program.results, program.flags, lanes)
     module = Module(plan, lanes)
     sizes = {f.size for f in program.flags if f.varies and f.size > 1}
@@ -160,6 +156,36 @@ def explain(
     ]
     loops.sort(key=lambda loop: -loop.instructions)
     return Explanation(lanes, tuple(loops), plan.own_bytes, plan.shared_bytes)
+
+
+def explain_kernel(
+    fun: Callable[..., Any], *args: object, shared: Sequence[int] = (), envs: int
+) -> tuple[str, Launch]:
+    """The kernel of a batch of `fun` for an H100, in PTX, and how it is launched.
+
+    Args:
+        fun: a function of one environment.
+        *args: see `explain`.
+        shared: see `explain`.
+        envs: environments of the batch.
+
+    Raises:
+        Unsupported: `fun` uses something that cannot be compiled.
+    """
+    program = _lowered(fun, args, shared)
+    launch, plan = planned(program, envs, H100_BYTES)
+    return ptx(write_kernel(plan, program.arguments, program.results, launch)[0]), launch
+
+
+def _lowered(fun: Callable[..., Any], args: tuple[object, ...], shared: Sequence[int]) -> Program:
+    """A function of one environment, lowered for arguments of these shapes."""
+    shapes, own = [], []
+    for k, arg in enumerate(args):
+        for leaf in jax.tree.leaves(arg):
+            shapes.append(jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf)))
+            own.append(k not in shared)
+    jaxpr, _ = traced(fun, jax.tree.structure(args), tuple(shapes))
+    return lower(jaxpr, own)
 
 
 def _reports(

@@ -57,8 +57,9 @@ FEWEST_WARPS = 1024
 WARP_BYTES = 512_000
 """Largest workspace of a warp of several environments: larger ones fill a warp with one of them."""
 
-POINTERS = 500
-"""Largest number of arguments and results: a kernel takes 4096 bytes of parameters."""
+POINTERS = 4000
+"""Largest number of arguments and results: a kernel takes 32,764 bytes of parameters, and 4,096
+before CUDA 12.1."""
 
 KEEPING_WARPS = (1, 2, 4, 8, 16)
 """Warps of a block, and so of a processor, that keep their environments' numbers near them.

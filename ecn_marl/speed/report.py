@@ -19,6 +19,7 @@ from ecn_marl.speed import (
     explained,
     floor,
     gpu,
+    gpu_plan,
     machine,
     peers,
     programs,
@@ -50,6 +51,7 @@ class Request:
         cold: whether to measure cold starts, and nothing else.
         explain: whether to explain the programs, and measure nothing.
         gpu: whether to measure the kernel of lanes beside XLA on a GPU, and nothing else.
+        gpu_plan: whether to plan a step on an H100, and measure nothing.
         argv: command line to show; that of the process if None.
         sizes: sizes per sweep; None for all.
     """
@@ -66,6 +68,7 @@ class Request:
     cold: bool = False
     explain: bool = False
     gpu: bool = False
+    gpu_plan: bool = False
     argv: tuple[str, ...] | None = None
     sizes: int | None = None
 
@@ -79,7 +82,7 @@ def run(request: Request, show: Callable[[str], None] | None = None) -> dict[str
 
     Returns:
         `machine`, `plan`, `environments` and `training` (rows of `programs`), and, if requested,
-        `explain`, `cold`, `gpu`, `scaling`, `peers`, `stages`, `floor` and `senders`.
+        `explain`, `cold`, `gpu`, `gpu_plan`, `scaling`, `peers`, `stages`, `floor` and `senders`.
         `machine.load_average` is taken at the start.
 
     Raises:
@@ -87,6 +90,8 @@ def run(request: Request, show: Callable[[str], None] | None = None) -> dict[str
     """
     if request.gpu:
         gpu.check_gpu()
+    if request.gpu_plan:
+        gpu_plan.check_plugin()
     envs = {name: make(name) for name in request.scenarios}
     if request.train is not None:
         programs.check_algorithm(request.train)
@@ -104,6 +109,9 @@ def run(request: Request, show: Callable[[str], None] | None = None) -> dict[str
         return result
     if request.cold:
         result["cold"] = cold.measure(request.scenarios, plan.runs, announce)
+        return result
+    if request.gpu_plan:
+        result["gpu_plan"] = gpu_plan.rows(envs, request.envs, announce)
         return result
     if request.explain:
         result["explain"] = explained.rows(envs, announce)
@@ -166,6 +174,8 @@ def tables(result: dict[str, Any]) -> list[Table]:
         return [cold.table(result["cold"])]
     if "explain" in result:
         return explained.tables(result["explain"])
+    if "gpu_plan" in result:
+        return gpu_plan.tables(result["gpu_plan"])
     if "gpu" in result:
         return [gpu.table(result["gpu"])]
     parts = [_speed_table("Environments, random actions", result["environments"])]
@@ -193,7 +203,7 @@ def heading(result: dict[str, Any]) -> str:
     if "cold" in result:
         method = f"{plan['runs']} processes"
     measured = f"Medians of {method}"
-    if "explain" in result:
+    if "explain" in result or "gpu_plan" in result:
         measured = "Nothing was measured: instructions are counted in the program"
     return (
         f"$ {facts['command']}\n"
