@@ -16,9 +16,9 @@ import jax
 import llvmlite.binding as llvm
 
 from ecn_marl.lanes.compat import FFI
-from ecn_marl.lanes.dealing import WARP
 from ecn_marl.lanes.kernel import WARPS, Launch
 from ecn_marl.lanes.native import HEAD, Handler, load, optimize, pointers
+from ecn_marl.lanes.residence import WARP
 
 PROCESSOR = "sm_80"
 """The oldest GPU (Ampere) that is supported. Drivers compile PTX for newer GPUs, too."""

@@ -19,9 +19,6 @@ from ecn_marl.lanes.graph import BOOL, Map, Node, Store, Write
 from ecn_marl.lanes.loop_codegen import LoopBody, Update
 from ecn_marl.lanes.steps import Group
 
-WARP = 32
-"""Threads of a warp."""
-
 WAIT = "  call void @llvm.nvvm.bar.warp.sync(i32 -1)"
 """The threads of a warp wait for each other; then each sees what the others have stored."""
 

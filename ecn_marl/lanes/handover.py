@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ecn_marl.lanes.assembly import SCALAR
-from ecn_marl.lanes.dealing import WAIT, WARP, Change
+from ecn_marl.lanes.dealing import WAIT, Change
 from ecn_marl.lanes.elementwise import combine
 from ecn_marl.lanes.graph import BOOL
-from ecn_marl.lanes.residence import STAGE_BYTES, rounds
+from ecn_marl.lanes.residence import STAGE_BYTES, WARP, rounds
 
 if TYPE_CHECKING:
     from ecn_marl.lanes.resident import Round

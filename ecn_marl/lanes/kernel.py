@@ -22,12 +22,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ecn_marl.lanes.assembly import Module
-from ecn_marl.lanes.dealing import WARP
 from ecn_marl.lanes.emit import GLOBAL, MEET, calls, write_steps
 from ecn_marl.lanes.errors import Unsupported
 from ecn_marl.lanes.graph import Argument, Map, Node, View
 from ecn_marl.lanes.moves import given, taken, write_movers
-from ecn_marl.lanes.residence import ROUNDS
+from ecn_marl.lanes.residence import ROUNDS, WARP
 from ecn_marl.lanes.schedule import Plan, make_plan
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ they made 13.6 to 14.7 M with 8, and 15.6 to 16.6 M with 16.
 """
 
 MOST_KEPT = ROUNDS * WARP
-"""Most flow slots of an environment that a warp keeps: longer loops would be too long a code."""
+"""Most flow slots of an environment that a warp keeps; the code of more would be too long."""
 
 
 @dataclass(frozen=True)

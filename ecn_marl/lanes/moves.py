@@ -6,10 +6,9 @@ The threads that share an environment deal its elements among them.
 from __future__ import annotations
 
 from ecn_marl.lanes.assembly import Code, Module
-from ecn_marl.lanes.dealing import WARP
 from ecn_marl.lanes.emit import GLOBAL, NEAR
 from ecn_marl.lanes.graph import BOOL, Node
-from ecn_marl.lanes.residence import rounds
+from ecn_marl.lanes.residence import WARP, rounds
 from ecn_marl.lanes.transfer import counted
 
 AT_ONCE = 8

@@ -24,11 +24,8 @@ WARP = 32
 ROUNDS = 2
 """Loops of at most so many elements per thread are written out; longer ones stay loops."""
 
-STAGED = 7
-"""Most columns of a table whose values threads hand over at once."""
-
 STAGE_BYTES = 1024
-"""Shared memory of a warp for values that threads hand over: 33 words for each column, bytes."""
+"""Shared memory of a warp for values that its threads hand over (`handover`), bytes."""
 
 
 @dataclass(eq=False, repr=False)

@@ -14,10 +14,10 @@ import pytest
 from jax.extend import core
 
 from ecn_marl.lanes import mapping, native
-from ecn_marl.lanes.dealing import WARP
 from ecn_marl.lanes.emit import HERE
 from ecn_marl.lanes.kernel import BLOCK, SHARED, Launch, write_kernel
 from ecn_marl.lanes.lower import lower
+from ecn_marl.lanes.residence import WARP
 from ecn_marl.lanes.schedule import make_plan
 
 CONTEXT, STACK = 8192, 1 << 18
