@@ -177,6 +177,7 @@ def test_a_steep_curve_costs_throughput():
             assert 92.0 < packets_[1] < 97.0
 
 
+@pytest.mark.thorough
 def test_two_bottlenecks_cost_a_flow_a_quarter_of_its_share():
     """Neither max-min (12.5) nor proportional fairness (8.3)."""
     fluid, packets_ = two_bottlenecks("fluid"), two_bottlenecks("packets")
