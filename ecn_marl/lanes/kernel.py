@@ -189,6 +189,8 @@ def write_kernel(
         if home is None
         else KEEPING.format(words=max(home.count, 1), bytes=home.near_bytes),
         taken=MEET if home is not None else "",
+        # Warps that wait for each other take as many turns as the first of their block.
+        ahead="0" if home is None else "%in.block",
     )
     if home is not None:
         module.declared["llvm.nvvm.barrier0"] = "declare void @llvm.nvvm.barrier0() convergent"
@@ -248,10 +250,8 @@ define ptx_kernel void @step({parameters}, i64 %batch) #1 {{
   %stride = mul i64 %blocks.long, {stride} ; environments of all warps
   %last = sub i64 %batch, 1
   %start = shl i64 %warp, {log_lanes}
-  ; All warps of a block take the same number of turns: they wait for each other.
-  %ahead = shl i64 %in.block, {log_lanes}
-  %start.block = sub i64 %start, %ahead
-  %any = icmp ult i64 %start.block, %batch
+  %leader = sub i64 %start, {ahead}
+  %any = icmp ult i64 %leader, %batch
 {near}
   br i1 %any, label %begin, label %done
 begin:
@@ -288,8 +288,8 @@ loop:
   br label %again
 again:
   %next = add i64 %first, %stride
-  %next.block = sub i64 %next, %ahead
-  %more = icmp ult i64 %next.block, %batch
+  %leader.next = sub i64 %next, {ahead}
+  %more = icmp ult i64 %leader.next, %batch
   br i1 %more, label %loop, label %done
 done:
   ret void
