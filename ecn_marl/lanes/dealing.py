@@ -54,8 +54,9 @@ def dealt_loop(module: Module, group: Group, body: LoopBody) -> list[str]:
     changes = [x for k, part in enumerate(shared) for x in in_turn(module, k, part, changing)]
     stores = guarded("%active", "store", body.taken("stores"))
     if totals:
-        first = ["  %first = icmp eq i64 %sub, 0"]
-        after = [*exchange, *first, *guarded("%first", "total", totals), *after]
+        first = "  %first = icmp eq i64 %sub, 0"
+        totals = [first, *guarded("%first", "total", totals)]
+    after = [*exchange, *totals, *after]
     return [
         *before,
         "start:",

@@ -23,7 +23,7 @@ import test_programs
 from hypothesis import given, settings
 from jax import lax
 from jax.extend.core import jaxprs_in_params, primitives
-from xla_and_lanes import raw
+from xla_and_lanes import check, raw
 
 import ecn_marl
 from ecn_marl import lanes
@@ -43,10 +43,32 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[list[str]]:
         yield gpu_form.emulate(patch, lanes=lanes, downwards=downwards)
 
 
-@pytest.fixture(params=[False, True], ids=["upwards", "downwards"])
+@pytest.fixture(
+    params=[(4, False), (4, True), (gpu_form.KEEPING, False), (gpu_form.KEEPING, True)],
+    ids=["upwards", "downwards", "kept upwards", "kept downwards"],
+)
 def emulated(request: pytest.FixtureRequest) -> Iterator[list[str]]:
     with pytest.MonkeyPatch.context() as patch:
-        yield gpu_form.emulate(patch, downwards=request.param)
+        lanes, downwards = request.param
+        yield gpu_form.emulate(patch, lanes=lanes, downwards=downwards)
+
+
+def totals() -> None:
+    """Sums of loops that are written out (40 elements) and of longer ones (100), used at once."""
+
+    def fun(x: jax.Array) -> tuple[jax.Array, ...]:
+        def turn(carry: jax.Array, _: None) -> tuple[jax.Array, None]:
+            return carry + (x * carry).sum() + (x[:40] - carry).max(), None
+
+        last, _ = jax.lax.scan(turn, jnp.float32(0.5), None, 3)
+        return last, x.sum() + 1.0, x.max() - x[:40].min()
+
+    check(
+        fun,
+        (0,),
+        test_operations.floats(5, special=False)[:, :1] * 0.0 + jnp.linspace(-1, 1, 100),
+        rtol=1e-5,
+    )
 
 
 def divisors() -> jax.Array:
@@ -59,6 +81,7 @@ def divisors() -> jax.Array:
 PROGRAMS = {
     "moving": test_programs.test_moving_elements,
     "sums": test_programs.test_reductions_and_running_sums,
+    "totals": totals,
     "positions": lambda: test_programs.test_data_dependent_positions(8),
     "shared": test_programs.test_shared_arguments,
     "loops": test_programs.test_loops,
