@@ -254,9 +254,10 @@ def _within(size: int, share: int) -> list[str]:
 
 
 def guarded(flag: str, stem: str, lines: list[str]) -> list[str]:
-    """Lines that only threads with a flag run."""
+    """Lines that only threads with a flag run; the others would not wait with them."""
     if not lines or flag == "true":
         return lines
+    assert WAIT not in lines, "all threads of a warp have to wait"
     return [
         f"  br i1 {flag}, label %{stem}, label %{stem}.over",
         f"{stem}:",

@@ -261,14 +261,19 @@ def _skipped(body: Round, part: _Lines, word: int, terms: Terms) -> tuple[Terms,
 def _all_rounds(module: Module, group: Group, parts: list[_Lines]) -> list[str]:
     """Lines of a loop that skips nothing: what all rounds compute, then what they change."""
     computed = [line for p in parts for line in (*p.turn, *p.sums)]
-    stores = [line for p in parts for line in (*p.changes, *p.stores)]
-    wait = [WAIT] if stores else []
+    kept = [line for p in parts for line in p.kept]
     in_memory: set[Node] = {i if isinstance(i, Map) else i.store for i in group.items}
     in_memory = {n for n in in_memory if (module.plan.place(n) or ("words", 0))[0] != "words"}
     if changes_alone(group, in_memory):
+        assert not kept, "what one thread stores, no other thread keeps"
+        (part,) = parts
         first = "  %leads = icmp eq i64 %sub, 0"
-        return [*computed, WAIT, first, *guarded("%leads", "alone", stores), WAIT]
-    return [*computed, *(line for p in parts for line in p.kept), *wait, *stores, *wait]
+        # Changes pick their thread themselves. They wait, so no branch may be around them.
+        stores = guarded("%leads", "alone", part.stores)
+        return [*computed, WAIT, *part.changes, first, *stores, WAIT]
+    stores = [line for p in parts for line in (*p.changes, *p.stores)]
+    wait = [WAIT] if stores else []
+    return [*computed, *kept, *wait, *stores, *wait]
 
 
 def _totals(module: Module, ops: dict[Store, str], terms: Terms, named: int) -> list[str]:
