@@ -32,7 +32,7 @@ from ecn_marl.lanes.kernel import Launch, planned
 from ecn_marl.lanes.lower import lower, primitives_table
 from ecn_marl.speed.trial import environments
 from ecn_marl.wrappers import AutoReset
-from tests.lanes import test_loop_skipping
+from tests.lanes import test_lane_networks, test_loop_skipping
 
 
 @pytest.fixture(scope="module", params=[(gpu_form.KEEPING, True), (8, False)])
@@ -145,6 +145,8 @@ def test_warps_go_through_large_batches(monkeypatch: pytest.MonkeyPatch) -> None
     ("scenario", "lanes", "downwards"),
     [
         ("websearch-v0", gpu_form.KEEPING, True),
+        ("lost-link-v0", gpu_form.KEEPING, False),
+        ("storage-train-v0", gpu_form.KEEPING, True),
         ("restore-serve-v0", 1, True),
         ("websearch-v0", 8, False),
         ("shuffle-serve-v0", 2, False),
@@ -158,6 +160,15 @@ def test_environments_agree_in_every_form(
     gpu_form.emulate(monkeypatch, lanes=lanes, downwards=downwards)
     program = environments(scenario, 12)
     assert trial.agreement(program, *trial.forms(program))[0] >= trial.SHARE
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(test_lane_networks.CASES))
+def test_warps_keep_networks_of_every_kind(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Senders, classes, failures and ways of balancing load, beside XLA."""
+    gpu_form.emulate(monkeypatch, lanes=gpu_form.KEEPING)
+    test_lane_networks.test_an_interval_is_that_of_xla(name)
 
 
 ENVS, STEPS = 40, 3
