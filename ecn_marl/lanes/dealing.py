@@ -26,6 +26,7 @@ WAIT = "  call void @llvm.nvvm.bar.warp.sync(i32 -1)"
 def in_one_thread(lines: list[str]) -> list[str]:
     """Lines for the first of the threads that share an environment; the others wait."""
     return [
+        WAIT,  # others may still read what is changed here
         "  %leads = icmp eq i64 %sub, 0",
         "  br i1 %leads, label %alone, label %together",
         "alone:",

@@ -133,8 +133,9 @@ def write_group(module: Module, group: Group, dealt: bool = False) -> str:
     if group.is_matmul:
         (item,) = group.items
         assert isinstance(item, Map)
+        wait = [WAIT] if dealt else []
         lines = write_matmul(module, item, dealt)
-        return _write_function(module, "@product", [*lines, *([WAIT] if dealt else [])])
+        return _write_function(module, "@product", [*wait, *lines, *wait])
     if dealt and _written_out(module, group):
         return _write_function(module, "@group", resident_loop(module, group))
     if dealt and group.size > 1 and not any(_needs_turn_before(i) for i in group.items):

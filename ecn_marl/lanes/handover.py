@@ -84,6 +84,7 @@ def handed_over(
     for turn in range(rounds(rows * len(columns))):
         _added_up(body, f"g{k}.{turn}", change, (turn, base, who, votes), columns)
         body.values = dict(known)
+    body.lines.append(WAIT)
     return body.drain()
 
 
