@@ -31,7 +31,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,7 +43,7 @@ from ecn_marl.baselines.evaluation.stateful_policy import StatefulPolicy
 from ecn_marl.baselines.rl import gating, replay
 from ecn_marl.baselines.rl import q_learning as ql
 from ecn_marl.baselines.rl.gating import Gate
-from ecn_marl.baselines.rl.networks import network_flops, one_agent, plain
+from ecn_marl.baselines.rl.networks import Applied, network_flops, one_agent, plain
 from ecn_marl.baselines.rl.q_learning import QLearner, QState, Step, Transition
 from ecn_marl.baselines.rl.replay import Ring
 from ecn_marl.baselines.rl.rollout import roll
@@ -384,7 +383,7 @@ class DDQN(Trainer):
         """The policy, to be exported, without idle gating."""
         return Network(self.head, plain(self.net, actor))
 
-    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, PyTree]]:
+    def modules(self, actor: PyTree) -> dict[str, tuple[Applied, PyTree]]:
         """Networks and the parameters that one port needs, to measure their cost."""
         return {"policy": (self.learner.net, one_agent(actor, self.config.shared))}
 

@@ -26,7 +26,8 @@ from ecn_marl._errors import bad_value
 from ecn_marl.baselines.ippo import IPPO
 from ecn_marl.baselines.rl.networks import moments, standardise
 from ecn_marl.baselines.rl.ppo import Batch, Rule, improve_both
-from ecn_marl.baselines.rl.ppo_trainer import PPOConfig, TrainState, clip_range, entropy_weight
+from ecn_marl.baselines.rl.ppo_config import PPOConfig, clip_range, entropy_weight
+from ecn_marl.baselines.rl.ppo_rollout import TrainState
 from ecn_marl.envs.interface import PortEnvironment
 
 
@@ -59,7 +60,8 @@ class GeneralistConfig(PPOConfig):
 class Generalist(IPPO):
     """IPPO in several scenarios; its actor is that of `PPOTrainer`.
 
-    `env`, `obs` and `kept` of its training state are tuples with an entry for each scenario.
+    `env`, `obs`, `kept` and `memory` of its training state are tuples with an entry for each
+    scenario.
 
     Attributes:
         others: environments of the other scenarios.
@@ -115,6 +117,7 @@ class Generalist(IPPO):
             env=tuple(start.env for start in starts),
             obs=tuple(start.obs for start in starts),
             kept=tuple(start.kept for start in starts),
+            memory=tuple(start.memory for start in starts),
         )
 
     def update(self, state: TrainState, params: PyTree) -> tuple[TrainState, dict[str, Array]]:
@@ -132,9 +135,11 @@ class Generalist(IPPO):
         parts: list[TrainState] = []
         batches: list[Batch] = []
         rows: list[dict[str, Array]] = []
-        places = zip(state.env, state.obs, state.kept, self._params(params), strict=True)
-        for learner, own, (env, obs, kept, of) in zip(self._learners, keys, places, strict=True):
-            part = replace(state, env=env, obs=obs, kept=kept)
+        fields = (state.env, state.obs, state.kept, state.memory, self._params(params))
+        places = zip(*fields, strict=True)
+        for learner, own, (*place, of) in zip(self._learners, keys, places, strict=True):
+            env, obs, kept, memory = place
+            part = replace(state, env=env, obs=obs, kept=kept, memory=memory)
             part, batch, metrics = learner.experience(part, own, of)
             state = replace(state, norm=part.norm)
             parts.append(part)
@@ -145,6 +150,7 @@ class Generalist(IPPO):
             env=tuple(part.env for part in parts),
             obs=tuple(part.obs for part in parts),
             kept=tuple(part.kept for part in parts),
+            memory=tuple(part.memory for part in parts),
         )
         state, losses = self._learn(state, tuple(batches), learn_key)
         return state, _mean(rows) | losses

@@ -29,7 +29,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -41,7 +40,7 @@ from ecn_marl.baselines.evaluation.stateful_policy import StatefulPolicy
 from ecn_marl.baselines.rl import q_learning as ql
 from ecn_marl.baselines.rl import replay
 from ecn_marl.baselines.rl.distributions import Head
-from ecn_marl.baselines.rl.networks import Mlp, network_flops, one_agent
+from ecn_marl.baselines.rl.networks import Applied, Mlp, network_flops, one_agent
 from ecn_marl.baselines.rl.q_learning import QLearner, QState, Step, Transition
 from ecn_marl.baselines.rl.replay import Ring
 from ecn_marl.baselines.rl.rollout import roll
@@ -392,7 +391,7 @@ class HAECN(Trainer):
         """The greedy policy for evaluation in `env`."""
         return StatefulPolicy(self, actor, env)
 
-    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, PyTree]]:
+    def modules(self, actor: PyTree) -> dict[str, tuple[Applied, PyTree]]:
         """Networks and the parameters that one port needs, to measure their cost."""
         nets = {"decision": self.decision.net, "policy": self.policy.net}
         return {k: (net, one_agent(actor[k], self.config.shared)) for k, net in nets.items()}

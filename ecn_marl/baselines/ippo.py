@@ -39,8 +39,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value
-from ecn_marl.baselines.rl.networks import Mlp, apply_network, init_network
-from ecn_marl.baselines.rl.ppo_trainer import PPOConfig, PPOTrainer, TrainState
+from ecn_marl.baselines.rl import recurrent as rc
+from ecn_marl.baselines.rl.networks import apply_network
+from ecn_marl.baselines.rl.ppo import Batch
+from ecn_marl.baselines.rl.ppo_config import PPOConfig
+from ecn_marl.baselines.rl.ppo_rollout import Rollout, TrainState
+from ecn_marl.baselines.rl.ppo_trainer import PPOTrainer
 from ecn_marl.envs.interface import Environment
 
 
@@ -92,13 +96,15 @@ class IPPO(PPOTrainer):
         """
         super().__init__(env, config)
         self.start = start
-        self.critic = Mlp(config.hidden, 1, standardised=config.standardise > 0)
+        self.critic = self.agent_network(1)
 
     def init_critic(self, key: jax.Array) -> PyTree:
         """Parameters of the critic, of one or, if they do not share them, of every agent."""
-        return init_network(
-            self.critic, key, self.env.obs_dim, self.env.num_agents, self.config.shared
-        )
+        return self.init_agents(self.critic, key)
+
+    def critic_units(self) -> int:
+        """Units of the critic's memory: as many as the policy's, as it sees no more."""
+        return self.config.memory
 
     def init(self, key: jax.Array, params: PyTree) -> TrainState:
         """Fresh networks (or those to start from), optimisers and environments."""
@@ -124,3 +130,24 @@ class IPPO(PPOTrainer):
     ) -> Float[Array, "*b agents"]:
         """Value of observations."""
         return apply_network(self.critic, critic, obs, self.config.shared)[..., 0]
+
+    def judge(
+        self, critic: PyTree, rollout: Rollout, memory: rc.Memories | None
+    ) -> tuple[Array, Array, rc.Memories | None]:
+        """`PPOTrainer.judge`; a critic with a memory goes through the rollout in order."""
+        if memory is None or not isinstance(self.critic, rc.Recurrent):
+            return super().judge(critic, rollout, memory)
+        net, shared, ended = self.critic, self.config.shared, rollout.ended
+        value, after = rc.unroll(net, critic, rollout.obs, memory.critic, ended, shared)
+        next_value, _ = rc.respond(net, critic, rollout.final_obs, after, shared)
+        memory = replace(memory, critic=rc.after_end(after[-1], ended[-1]))
+        return value[..., 0], next_value[..., 0], memory
+
+    def values(self, critic: PyTree, batch: Batch) -> Float[Array, "rows agents"]:
+        """`PPOTrainer.values`; a critic with a memory goes through the sequences in order."""
+        if not isinstance(self.critic, rc.Recurrent):
+            return super().values(critic, batch)
+        batch = rc.by_time(batch)
+        args = (batch.obs, batch.memory.critic, batch.ended, self.config.shared)
+        value, _ = rc.unroll(self.critic, critic, *args)
+        return value.reshape(-1, value.shape[2])

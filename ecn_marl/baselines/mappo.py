@@ -26,7 +26,7 @@ Differences from the paper, beside the critic's input:
 
 * Each agent's reward is that of its own port, as in IPPO, so that the two differ in the critic
   only. In the cooperative games of the paper all agents have the same reward.
-* Networks have no recurrent layers.
+* The policy has a GRU only with `memory`. The critic, which sees all ports, never has one.
 * The discount is IPPO's; `MAPPOConfig` says why.
 """
 
@@ -43,7 +43,8 @@ from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.rl.networks import Mlp, centred
-from ecn_marl.baselines.rl.ppo_trainer import PPOConfig, PPOTrainer
+from ecn_marl.baselines.rl.ppo_config import PPOConfig
+from ecn_marl.baselines.rl.ppo_trainer import PPOTrainer
 from ecn_marl.baselines.training import settings as check
 from ecn_marl.baselines.training.trainer import FLOAT_BYTES
 from ecn_marl.envs.interface import Environment, PortEnvironment

@@ -23,7 +23,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -35,6 +34,7 @@ from ecn_marl._types import Leaf
 from ecn_marl.baselines.rl import q_learning as ql
 from ecn_marl.baselines.rl.gae import gae
 from ecn_marl.baselines.rl.networks import (
+    Applied,
     Mlp,
     apply_network,
     init_network,
@@ -319,6 +319,6 @@ class PQN(Trainer):
         """Floating-point operations of one inference, without those of layer normalisation."""
         return network_flops(self.config.hidden, self.env.obs_dim, self.head.outputs)
 
-    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, Any]]:
+    def modules(self, actor: PyTree) -> dict[str, tuple[Applied, Any]]:
         """The network and the parameters that one port needs, to measure their cost."""
         return {"policy": (self.net, one_agent(actor, self.config.shared))}

@@ -15,7 +15,7 @@ from ecn_marl.baselines.generalist import Generalist, GeneralistConfig, _pooled
 from ecn_marl.baselines.ippo import IPPO
 from ecn_marl.baselines.rl.networks import moments
 from ecn_marl.baselines.rl.ppo import Batch
-from ecn_marl.baselines.rl.ppo_trainer import PPOConfig
+from ecn_marl.baselines.rl.ppo_config import PPOConfig
 from ecn_marl.baselines.runs import resume_run, run_state, train_run, trainer_of
 from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.envs.scenario import Scenario

@@ -10,9 +10,10 @@ from toy import ToyEnv, ToyParams
 
 from ecn_marl import lanes
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
-from ecn_marl.baselines.rl import ppo_trainer as ppo
+from ecn_marl.baselines.rl import ppo
 from ecn_marl.baselines.rl.distributions import Head
 from ecn_marl.baselines.rl.ppo import Batch
+from ecn_marl.baselines.rl.ppo_rollout import Rollout
 from ecn_marl.baselines.training.loop import compiled_update, initial_state, train
 from ecn_marl.envs.registry import make
 from ecn_marl.envs.scenario import Scenario
@@ -211,7 +212,7 @@ def test_a_critic_can_be_fitted_to_all_later_rewards():
     shape = (steps, 2, 3)
     reward, value, last = (jnp.asarray(rng.normal(size=shape), jnp.float32) for _ in range(3))
     never = jnp.zeros(shape, bool)
-    rollout = ppo.Rollout(None, None, None, reward, never, never, None)
+    rollout = Rollout(None, None, None, reward, never, never, None)
     config = IPPOConfig(gamma=gamma, gae_lambda=0.01, critic_lambda=1.0, reward_scale=0.5)
     next_value = jnp.concatenate([value[1:], last[-1:]])
     advantage, target = IPPO(ToyEnv(), config).advantages(rollout, value, next_value)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from typing import Protocol, runtime_checkable
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +16,7 @@ from jaxtyping import Array, PyTree
 
 from ecn_marl.baselines.evaluation.episodes import evaluation_keys
 from ecn_marl.baselines.evaluation.stateful_policy import Deciding
+from ecn_marl.baselines.rl.networks import Applied
 from ecn_marl.envs.agents import SWITCH
 from ecn_marl.envs.interface import Environment, PortEnvironment
 
@@ -28,7 +28,7 @@ Costs = dict[str, float]
 class Timed(Protocol):
     """A learner whose networks can be timed, see `Trainer.modules`."""
 
-    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, PyTree]]:
+    def modules(self, actor: PyTree) -> dict[str, tuple[Applied, PyTree]]:
         """Networks and the parameters that one port needs."""
 
 
@@ -72,7 +72,7 @@ def count_costs(
     return {"reward": float(reward.mean())} | {k: float(v.mean()) for k, v in costs.items()}
 
 
-def inference_us(net: nn.Module, params: PyTree, *, rows: int = 1000, repeats: int = 5) -> float:
+def inference_us(net: Applied, params: PyTree, *, rows: int = 1000, repeats: int = 5) -> float:
     """Time of one inference for one port on this machine, µs: best of `repeats` runs of `rows`.
 
     One observation after the other, compiled, so that only the network is measured.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, Protocol, runtime_checkable
 
 import flax.linen as nn
 import jax
@@ -12,6 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 from numpy.polynomial.legendre import legvander
+
+
+@runtime_checkable
+class Applied(Protocol):
+    """A network whose inference can be timed, such as a module of Flax."""
+
+    def apply(self, variables: Any, /, *args: Any) -> Any:
+        """Outputs for an observation."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +82,11 @@ class Mlp(nn.Module):
         if self.standardised:
             x = centred(self, x)
         for width in self.hidden:
-            x = _layer(width, float(np.sqrt(2.0)))(x)
+            x = layer(width, float(np.sqrt(2.0)))(x)
             x = jnp.tanh(nn.LayerNorm()(x) if self.normalised else x)
         if self.ordinal is None:
-            return _layer(self.outputs, self.last_scale)(x)
-        return _layer(self.ordinal.width, self.last_scale)(x) @ self.ordinal.matrix
+            return layer(self.outputs, self.last_scale)(x)
+        return layer(self.ordinal.width, self.last_scale)(x) @ self.ordinal.matrix
 
 
 def plain(net: Mlp, params: PyTree) -> PyTree:
@@ -90,7 +99,8 @@ def plain(net: Mlp, params: PyTree) -> PyTree:
     return {**params, "params": layers}
 
 
-def _layer(width: int, scale: float) -> nn.Dense:
+def layer(width: int, scale: float) -> nn.Dense:
+    """A linear layer with orthogonal weights of this gain."""
     return nn.Dense(
         width, kernel_init=nn.initializers.orthogonal(scale), dot_general=_layer_product
     )

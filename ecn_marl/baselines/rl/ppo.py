@@ -31,6 +31,7 @@ class Batch(NamedTuple):
 
     `value` is the critic's output at the time of the rollout, for losses that need it. `drawn` says
     which actions the policy chose, where others were kept from the decision before; None if all.
+    `ended` and `memory` are those of sequences, see `recurrent.sequences`; None without a memory.
     """
 
     obs: Array
@@ -40,6 +41,8 @@ class Batch(NamedTuple):
     target: Array
     value: Array | None = None
     drawn: Array | None = None
+    ended: PyTree = None
+    memory: PyTree = None
 
 
 def explained_variance(target: Array, value: Array) -> Array:

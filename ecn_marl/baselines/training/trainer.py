@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any, ClassVar, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -32,6 +31,7 @@ from ecn_marl._types import Leaf
 from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController
 from ecn_marl.baselines.evaluation.merit import Greedy
 from ecn_marl.baselines.rl.distributions import Head, head_for
+from ecn_marl.baselines.rl.networks import Applied
 from ecn_marl.baselines.training.spaces import Choice, LogUniform, Space
 from ecn_marl.envs.interface import Environment, PortEnvironment
 from ecn_marl.wrappers import AutoReset
@@ -165,7 +165,7 @@ class Trainer(ABC):
         """Floating-point operations of one inference; None if not counted."""
         return None
 
-    def modules(self, actor: PyTree) -> dict[str, tuple[nn.Module, PyTree]]:
+    def modules(self, actor: PyTree) -> dict[str, tuple[Applied, PyTree]]:
         """Network and parameters of one port, as `policy`, to time them; empty for no timing."""
         return {}
 

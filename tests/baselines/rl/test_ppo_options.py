@@ -14,7 +14,7 @@ from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.rl import class_weights
 from ecn_marl.baselines.rl.distributions import Head
 from ecn_marl.baselines.rl.ppo import Batch, policy_loss
-from ecn_marl.baselines.rl.ppo_trainer import entropy_weight, kept_share
+from ecn_marl.baselines.rl.ppo_config import entropy_weight, kept_share
 
 PARAMS = ToyParams(max_steps=10)
 KEEPING = IPPOConfig(envs=64, rollout=32, minibatches=2, persistence=0.6)
