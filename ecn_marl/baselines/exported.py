@@ -18,10 +18,11 @@ from jaxtyping import Array, Float
 from ecn_marl._errors import bad_value
 from ecn_marl._imports import restore_imports
 from ecn_marl.baselines.exporting.export import head_header
-from ecn_marl.baselines.exporting.policy import PRETRAINED, Policy, policy_file, read_policy
+from ecn_marl.baselines.exporting.policy import GRU, PRETRAINED, Policy, policy_file, read_policy
 from ecn_marl.baselines.exporting.rate_policy import RatePolicy
 from ecn_marl.baselines.rl.distributions import head_for
 from ecn_marl.baselines.rl.networks import network_flops
+from ecn_marl.baselines.rl.recurrent import Recurrent, Remembering
 from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.envs.registry import lookup
 
@@ -87,8 +88,70 @@ def episodes_of(policy: Policy) -> tuple[str, dict[str, Any]]:
     return str(header["scenario"]), options
 
 
+def exported_controller(
+    env: PortEnvironment, policy: Policy, name: str = "policy"
+) -> Exported | Remembering:
+    """A controller that runs an exported network; the most likely action of every port.
+
+    Args:
+        env: functional environment, made with the options of `view_of`.
+        policy: the policy.
+        name: its name in errors.
+
+    Raises:
+        ValueError: see `check_fits`.
+    """
+    if policy.gru is None:
+        return Exported(env, policy, name)
+    check_fits(env, policy, name)
+    *hidden, units, outputs = (int(w.shape[-1]) for w, _ in policy.layers)
+    net = Recurrent(tuple(hidden), units // 3, outputs)
+    params: dict[str, Any] = {
+        f"Dense_{i}": {"kernel": jnp.asarray(w), "bias": jnp.asarray(b)}
+        for i, (w, b) in enumerate(policy.layers)
+    }
+    params |= {name: jnp.asarray(x) for name, x in zip(GRU, policy.gru, strict=True)}
+    head = head_for(env.action)
+    return Remembering(net, head, {"params": params}, env.num_agents, policy.shared)
+
+
+def check_fits(env: PortEnvironment, policy: Policy, name: str = "policy") -> None:
+    """Check that a policy fits an environment.
+
+    Args:
+        env: functional environment, made with the options of `view_of`.
+        policy: the policy.
+        name: its name in errors.
+
+    Raises:
+        ValueError: an environment with other observations, actions or intervals, or with another
+            number of ports than the policy has networks; an unknown activation.
+    """
+    header = policy.header
+    network = header["network"]
+    options = {key: getattr(env.action, key) for key in env.action.options()}
+    offered = (tuple(env.feature.names), env.feature.history, round(env.interval_us, 3))
+    features = header["features"]
+    expected = (tuple(features["names"]), features["history"], round(header["interval_us"], 3))
+    if offered != expected or env.obs_dim != policy.obs_dim:
+        allowed = f"features, history and interval (µs) {expected}, what {name} was trained with"
+        raise bad_value("observations", offered, allowed)
+    if head_header(head_for(env.action)) != network["head"] or not _same(
+        options, header["actions"]
+    ):
+        allowed = f"{header['actions']['codec']} actions with the options of {name}"
+        raise bad_value("actions", env.action, allowed)
+    ports = policy.layers[0][0].shape[0]
+    if not policy.shared and ports != env.num_agents:
+        allowed = f"one with {ports} ports: {name} has a network for each"
+        raise bad_value("scenario", f"{env.name} ({env.num_agents} ports)", allowed)
+    if network["activation"] not in ACTIVATIONS:
+        allowed = f"one of {', '.join(ACTIVATIONS)}"
+        raise bad_value(f"activation of {name}", network["activation"], allowed)
+
+
 class Exported:
-    """A controller that runs an exported network; the most likely action of every port."""
+    """A policy without a memory as a controller, see `exported_controller`."""
 
     def __init__(self, env: PortEnvironment, policy: Policy, name: str = "policy") -> None:
         """Take the network over as constants.
@@ -97,33 +160,10 @@ class Exported:
             env: functional environment, made with the options of `view_of`.
             policy: the policy.
             name: its name in errors.
-
-        Raises:
-            ValueError: an environment with other observations, actions or intervals, or with
-                another number of ports than the policy has networks; an unknown activation.
         """
-        header, self.head = policy.header, head_for(env.action)
-        network = header["network"]
-        options = {key: getattr(env.action, key) for key in env.action.options()}
-        offered = (tuple(env.feature.names), env.feature.history, round(env.interval_us, 3))
-        features = header["features"]
-        expected = (tuple(features["names"]), features["history"], round(header["interval_us"], 3))
-        if offered != expected or env.obs_dim != policy.obs_dim:
-            allowed = (
-                f"features, history and interval (µs) {expected}, what {name} was trained with"
-            )
-            raise bad_value("observations", offered, allowed)
-        if head_header(self.head) != network["head"] or not _same(options, header["actions"]):
-            allowed = f"{header['actions']['codec']} actions with the options of {name}"
-            raise bad_value("actions", env.action, allowed)
-        ports = policy.layers[0][0].shape[0]
-        if not policy.shared and ports != env.num_agents:
-            allowed = f"one with {ports} ports: {name} has a network for each"
-            raise bad_value("scenario", f"{env.name} ({env.num_agents} ports)", allowed)
-        if network["activation"] not in ACTIVATIONS:
-            allowed = f"one of {', '.join(ACTIVATIONS)}"
-            raise bad_value(f"activation of {name}", network["activation"], allowed)
-        self.activation = ACTIVATIONS[network["activation"]]
+        check_fits(env, policy, name)
+        self.head = head_for(env.action)
+        self.activation = ACTIVATIONS[policy.header["network"]["activation"]]
         self.layers = [(jnp.asarray(w), jnp.asarray(b)) for w, b in policy.layers]
         self.shared = policy.shared
         self.name = name

@@ -25,9 +25,9 @@ from ecn_marl.baselines.dynamic import Dynamic
 from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController
 from ecn_marl.baselines.evaluation.own_policies import HostPolicy, PurePolicy
 from ecn_marl.baselines.exported import (
-    Exported,
     digest,
     episodes_of,
+    exported_controller,
     is_exported,
     read_exported,
     view_of,
@@ -260,7 +260,7 @@ class ExportedFile(Named):
 
     def controller(self, env: EcnEnv, arena: Arena) -> AnyController:
         """Its network."""
-        return Exported(env, read_exported(self.name), self.name)
+        return exported_controller(env, read_exported(self.name), self.name)
 
     def facts(self) -> dict[str, Any]:
         """The content of the file."""

@@ -14,7 +14,7 @@ from commands import TINY, failure, run
 
 import ecn_marl
 from ecn_marl.baselines.evaluation.episodes import evaluate
-from ecn_marl.baselines.exported import Exported, digest, episodes_of, view_of
+from ecn_marl.baselines.exported import Exported, digest, episodes_of, exported_controller, view_of
 from ecn_marl.baselines.exporting import policy as files
 from ecn_marl.baselines.exporting.export import export_policy
 from ecn_marl.baselines.exporting.policy import read_policy, save_policy
@@ -37,10 +37,10 @@ OPTIONS = {
 }
 
 
-def trained(folder, actions, shared=True, **extra):
+def trained(folder, actions, shared=True, memory=0, **extra):
     """A run of two updates with intervals twice as long as the scenario's, and its file."""
     options = {**OPTIONS[actions], "interval_us": 80.0, "max_steps": 6, "reward": "pet", **extra}
-    settings = {**SETTINGS, "shared": shared, "standardise": 4}
+    settings = {**SETTINGS, "shared": shared, "standardise": 4, "memory": memory}
     train_run("ippo", TINY, steps=16, options=options, settings=settings, out=folder, eval_every=0)
     save_policy(run_policy(folder), folder.parent / f"{folder.name}.npz")
     return folder, folder.parent / f"{folder.name}.npz"
@@ -109,6 +109,28 @@ def test_acts_as_its_run(shared_run):
 @pytest.mark.thorough
 def test_acts_as_its_run_with_a_network_per_port(own_run):
     assert acts_as_its_run(*own_run).action.alpha_kb == 20.0
+
+
+def test_a_memory_acts_as_its_run(tmp_path):
+    """In whole episodes, of a trained run and of its file: by evaluation, and by numpy alone."""
+    folder, file = trained(tmp_path / "gru", "discrete", memory=4)
+    env = ecn_marl.make(TINY, **view_of(read_policy(file)), max_steps=6)
+    ours, theirs = run_controller(folder, env), exported_controller(env, read_policy(file))
+    scores = [
+        evaluate(env, env.default_params, controller, name="x", episodes=4, seed=3)
+        for controller in (ours, theirs)
+    ]
+    np.testing.assert_allclose(*(x.episodes["reward"] for x in scores), rtol=1e-5)
+    policy, params, key = read_policy(file), env.default_params, jax.random.key(3)
+    obs, state = jax.jit(env.reset)(key, params)
+    memory, remembered = ours.init(), None
+    for _ in range(env.horizon):
+        action, memory = ours.decide(key, obs, memory)
+        chosen, remembered = policy.step(np.asarray(obs), remembered)
+        np.testing.assert_array_equal(chosen, action)
+        np.testing.assert_allclose(remembered, memory, rtol=1e-4, atol=1e-5)
+        obs, state, *_ = jax.jit(env.step)(key, state, action, params)
+    assert np.abs(remembered).max() > 0.01
 
 
 @pytest.mark.parametrize("shared", [True, False])

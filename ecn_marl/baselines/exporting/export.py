@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ecn_marl._errors import bad_value, unknown_name
-from ecn_marl.baselines.exporting.policy import ACTIVATIONS, Policy
+from ecn_marl.baselines.exporting.policy import ACTIVATIONS, GRU, Policy
 from ecn_marl.baselines.rl.distributions import Head
 from ecn_marl.envs.agents import check_ports_act
 from ecn_marl.envs.ecn import EcnEnv
@@ -36,8 +36,8 @@ def export_policy(
     Args:
         env: environment that it was trained in.
         head: how outputs of the network become actions.
-        actor: parameters of an `Mlp`, or pairs of weights and biases, first layer first; own
-            networks of the ports have a leading axis of agents.
+        actor: parameters of an `Mlp` or of a `Recurrent`, or pairs of weights and biases, first
+            layer first; own networks of the ports have a leading axis of agents.
         algorithm: name of the trainer.
         activation: between the layers, one of `policy.ACTIVATIONS`.
         **about: anything else for the header.
@@ -50,6 +50,7 @@ def export_policy(
         raise bad_value("per_queue", env.per_queue, "False for a policy to be exported")
     if activation not in ACTIVATIONS:
         raise unknown_name("activation", activation, ACTIVATIONS)
+    gru, actor = _memory(actor)
     layers = _dense_layers(actor)
     if layers is None or layers[0][0].shape[-2] != env.obs_dim:
         allowed = "a trainer whose policy is one network from a port's observation to its action"
@@ -71,11 +72,12 @@ def export_policy(
             "layers": [int(w.shape[-1]) for w, _ in layers],
             "activation": activation,
             "head": head_header(head),
+            **({} if gru is None else {"memory": int(gru[1].shape[-1])}),
         },
         "ports": [{"name": p["name"], "gbps": p["rate_gbps"]} for p in ports],
         **about,
     }
-    return Policy(header, layers, _settings(env, head))
+    return Policy(header, layers, _settings(env, head), gru)
 
 
 def head_header(head: Head) -> dict[str, Any]:
@@ -90,6 +92,15 @@ def _normalisation(env: EcnEnv) -> dict[str, float]:
     scale = env.default_params.scale
     names = [f.name for f in fields(scale) if f.name != "port_scale"]
     return {name: float(getattr(scale, name)) for name in names}
+
+
+def _memory(actor: PyTree) -> tuple[tuple[np.ndarray, np.ndarray] | None, PyTree]:
+    """The GRU of a `Recurrent`, None for other networks; and the parameters without it."""
+    params = dict(actor.get("params") or {}) if isinstance(actor, dict) else {}
+    if not set(GRU) <= set(params):
+        return None, actor
+    weight, bias = (np.asarray(params.pop(name), np.float32) for name in GRU)
+    return (weight, bias), {**actor, "params": params}
 
 
 def _dense_layers(actor: PyTree) -> tuple[tuple[np.ndarray, np.ndarray], ...] | None:

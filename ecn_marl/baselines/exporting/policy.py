@@ -1,12 +1,15 @@
 """A trained policy in one file, to be used where there is neither JAX nor a simulator.
 
 The file is an `.npz` archive without pickles: `header` is JSON (UTF-8 bytes), `w0, b0, w1, …` are
-the layers of a network, `settings` the thresholds of discrete actions. This module needs numpy
-only.
+the layers of a network, `settings` the thresholds of discrete actions. A policy with a memory has
+its GRU's `recurrent` weights and `recurrent_bias`, too. This module needs numpy only.
 
     policy = ecn_marl.load_policy("policy.npz")
     policy.features                                   # what an observation holds, oldest first
     kmin_kb, kmax_kb, pmax = policy.thresholds(obs, gbps=100)
+
+    action, memory = policy.step(obs, memory)         # with a memory; None as an episode begins
+    kmin_kb, kmax_kb, pmax = policy.thresholds_of(action, gbps=100)
 
 Some policies ship with the package: `pretrained:NAME` stands for their files. Policies of
 flows that set their rates are `rate_policy.RatePolicy`.
@@ -32,11 +35,15 @@ from ecn_marl.baselines.exporting.rate_policy import RatePolicy
 from ecn_marl.errors import DamagedFile
 
 FORMAT = "ecn-marl-policy"
-VERSION = 2
-"""Latest version of the format. Policies of ports are written as version 1, those of flows as 2."""
+VERSION = 3
+"""Latest version of the format. Policies of ports are written as version 1, those of flows as 2,
+those of ports with a memory as 3."""
 
 FLOWS = "flows"
 """Value of `agents` in the header where they are flows; policies of ports have no such entry."""
+
+GRU = ("recurrent", "recurrent_bias")
+"""Arrays of a policy with a memory, see `Policy.gru`."""
 
 PRETRAINED = "pretrained:"
 """Prefix of the name of a shipped policy, in place of a file."""
@@ -71,23 +78,27 @@ class Policy:
     Attributes:
         header: its training, observations and actions, see `export_policy`.
         layers: weights `[in, out]` and biases `[out]` of its network; one network per port if they
-            have one more axis in front.
+            have one more axis in front. With a memory, the last but one is the GRU's part of the
+            features, of its reset gate, update gate and candidate.
         settings: Kmin KB, Kmax KB, Pmax of every discrete action of a 25 Gb/s port, in the order of
             its components; no rows if actions are continuous.
+        gru: the GRU's weights of the memory `[units, 3 units]`, and the candidate's bias `[units]`;
+            with an axis of ports as the layers. None without a memory.
     """
 
     header: Mapping[str, Any]
     layers: Sequence[tuple[np.ndarray, np.ndarray]]
     settings: np.ndarray
+    gru: tuple[np.ndarray, np.ndarray] | None = None
 
     def __repr__(self) -> str:
         """One line: its algorithm, scenario and shapes."""
         nets = "one network for all ports" if self.shared else "a network per port"
         outputs = self.layers[-1][0].shape[-1]
         name, scenario = self.header["algorithm"], self.header["scenario"]
-        return (
-            f"<Policy of {name} for {scenario}: {self.obs_dim} inputs, {outputs} outputs, {nets}>"
-        )
+        memory = f"a memory of {self.units}, " if self.units else ""
+        sizes = f"{self.obs_dim} inputs, {memory}{outputs} outputs"
+        return f"<Policy of {name} for {scenario}: {sizes}, {nets}>"
 
     @property
     def obs_dim(self) -> int:
@@ -103,6 +114,11 @@ class Policy:
     def shared(self) -> bool:
         """Whether all ports have the same network."""
         return self.layers[0][0].ndim == 2
+
+    @property
+    def units(self) -> int:
+        """Numbers that a port remembers; 0 for a policy without a memory."""
+        return 0 if self.gru is None else int(self.gru[1].shape[-1])
 
     @property
     def make_options(self) -> dict[str, Any]:
@@ -129,29 +145,51 @@ class Policy:
             port: number of the port, from 0.
 
         Raises:
-            ValueError: an observation of another length, or no such port.
+            ValueError: an observation of another length, no such port, or a policy with a memory.
         """
-        x = np.asarray(obs, np.float32)
-        per_port = not self.shared
+        self._check_no_memory()
+        return self._run(np.asarray(obs, np.float32), port, None)[0]
+
+    def _check_no_memory(self) -> None:
+        if self.gru is not None:
+            allowed = "none here: a policy with a memory acts by step(obs, memory)"
+            raise bad_value("memory", f"{self.units} numbers per port", allowed)
+
+    def _run(
+        self, x: np.ndarray, port: int | np.ndarray | None, memory: Any
+    ) -> tuple[np.ndarray, Any]:
+        """Outputs of the network for one port, for a port of each row, or for all; the memory."""
         if x.shape[-1:] != (self.obs_dim,):
             raise bad_value("obs shape", x.shape, f"(..., {self.obs_dim})")
         ports = len(self.header["ports"])
-        if port is not None and not 0 <= port < ports:
-            raise bad_value("port", port, f"0 to {ports - 1}")
-        if per_port and port is None and x.shape[-2:-1] != (ports,):
+        if not self.shared and port is None and x.shape[-2:-1] != (ports,):
             allowed = f"(..., {ports}, {self.obs_dim}), or one observation and its port"
             raise bad_value("obs shape", x.shape, allowed)
+        chosen = slice(None) if self.shared or port is None else port
         activation = ACTIVATIONS[self.header["network"]["activation"]]
+        last = len(self.layers) - 1
         for i, (weight, bias) in enumerate(self.layers):
-            if per_port and port is not None:
-                weight, bias = weight[port], bias[port]
-            if weight.ndim == 3:
-                x = np.einsum("...ai,aio->...ao", x, weight) + bias
-            else:
-                x = x @ weight + bias
-            if i < len(self.layers) - 1:
+            x = _product(x, weight[chosen]) + bias[chosen]
+            if self.gru is not None and i == last - 1:
+                x = memory = self._remember(x, memory, chosen)
+            elif i < last:
                 x = activation(x)
-        return x
+        return x, memory
+
+    def _remember(self, given: np.ndarray, memory: Any, chosen: Any) -> np.ndarray:
+        """The memory after an interval, `[..., units]`, as `rl.recurrent.gru` computes it."""
+        assert self.gru is not None
+        weight, bias = (x[chosen] for x in self.gru)
+        shape = (*given.shape[:-1], self.units)
+        before = np.zeros(shape, np.float32) if memory is None else np.asarray(memory, np.float32)
+        if before.shape != shape:
+            raise bad_value("memory shape", before.shape, f"{shape}, or None as an episode begins")
+        reset, update, candidate = np.split(given, 3, -1)
+        of_reset, of_update, of_candidate = np.split(_product(before, weight), 3, -1)
+        keep = _sigmoid(update + of_update)
+        new = np.tanh(candidate + _sigmoid(reset + of_reset) * (of_candidate + bias))
+        after: np.ndarray = keep * before + (1.0 - keep) * new
+        return after
 
     def __call__(self, obs: ArrayLike | Mapping[str, ArrayLike], port: int | None = None) -> Any:
         """Actions for observations, as the environment takes them.
@@ -168,9 +206,42 @@ class Policy:
             ValueError: an observation of another length; no such port; an agent that is no port of
                 a policy with a network per port.
         """
+        self._check_no_memory()
+        return self.step(obs, None, port)[0]
+
+    def step(
+        self,
+        obs: ArrayLike | Mapping[str, ArrayLike],
+        memory: Any = None,
+        port: int | None = None,
+    ) -> tuple[Any, Any]:
+        """Actions for the observations of an interval, and the memory for the next one.
+
+        Args:
+            obs: as in `__call__`; a dict has the same agents in every interval.
+            memory: what the call before returned; None as an episode begins.
+            port: as in `outputs`.
+
+        Returns:
+            Actions as `__call__` returns them, and the memory, float32 `[..., units]`; None of a
+            policy without one.
+
+        Raises:
+            ValueError: as `__call__`, or a memory of other ports.
+        """
         if isinstance(obs, Mapping):
-            return self._for_agents(obs)
-        out = self.outputs(obs, port)
+            if not obs:
+                return {}, memory
+            out, memory = self._run(*self._rows(obs), memory)
+            return dict(zip(obs, self._chosen(out), strict=True)), memory
+        ports = len(self.header["ports"])
+        if port is not None and not 0 <= port < ports:
+            raise bad_value("port", port, f"0 to {ports - 1}")
+        out, memory = self._run(np.asarray(obs, np.float32), port, memory)
+        return self._chosen(out), memory
+
+    def _chosen(self, out: np.ndarray) -> np.ndarray:
+        """The most likely actions of outputs."""
         head = self.header["network"]["head"]
         if head["kind"] == "tanh_mean":
             return np.tanh(out[..., : head["dim"]])
@@ -178,20 +249,19 @@ class Policy:
         chosen = np.stack([logit.argmax(-1) for logit in logits], -1).astype(np.int32)
         return chosen[..., 0] if head["scalar"] else chosen
 
-    def _for_agents(self, obs: Mapping[str, Any]) -> dict[str, Any]:
-        """Actions of the agents of a PettingZoo dict."""
+    def _rows(self, obs: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray | None]:
+        """Observations of a PettingZoo dict as rows, and their ports where these matter."""
         for agent, agent_obs in obs.items():
             if np.shape(agent_obs) != (self.obs_dim,):
                 raise bad_value(f"obs shape of {agent}", np.shape(agent_obs), f"({self.obs_dim},)")
-        if not obs:
-            return {}
+        rows = np.stack(list(obs.values()))
         if self.shared:
-            return dict(zip(obs, self(np.stack(list(obs.values()))), strict=True))
+            return rows, None
         ports = {f"port_{i}": i for i in range(len(self.header["ports"]))}
         for agent in obs:
             if agent not in ports:
                 raise bad_value("agent", agent, f"port_0 … port_{len(ports) - 1}: a network each")
-        return {agent: self(agent_obs, ports[agent]) for agent, agent_obs in obs.items()}
+        return rows, np.asarray([ports[agent] for agent in obs])
 
     def thresholds(
         self,
@@ -206,7 +276,18 @@ class Policy:
             port: as in `outputs`.
             gbps: rate of the port, Gb/s; that of `port` in the scenario if None, else 25.
         """
-        action = self(obs, port)
+        return self.thresholds_of(self(obs, port), port, gbps)
+
+    def thresholds_of(
+        self, action: np.ndarray, port: int | None = None, gbps: float | None = None
+    ) -> Thresholds:
+        """ECN settings for actions, as `step` returns them.
+
+        Args:
+            action: actions `[...]` or `[..., 3]`.
+            port: as in `outputs`.
+            gbps: rate of the port, Gb/s; that of `port` in the scenario if None, else 25.
+        """
         if gbps is None:
             gbps = BASE_GBPS if port is None else self.header["ports"][port]["gbps"]
         head = self.header["network"]["head"]
@@ -218,6 +299,16 @@ class Policy:
             kmin, kmax, pmax = np.moveaxis(self.settings[row], -1, 0)
         scale = float(gbps) / BASE_GBPS
         return Thresholds(kmin * scale, kmax * scale, pmax)
+
+
+def _product(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """`x @ weight`, or with a matrix for each row."""
+    return x @ weight if weight.ndim == 2 else np.einsum("...ai,aio->...ao", x, weight)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    # By tanh, which does not overflow.
+    return 0.5 * (1.0 + np.tanh(0.5 * x))
 
 
 def _box(action: np.ndarray, options: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -236,12 +327,15 @@ def save_policy(policy: Policy | RatePolicy, path: str | Path) -> None:
     format_fields: dict[str, Any] = {"format": FORMAT, "version": 1}
     arrays: dict[str, Any] = {}
     if isinstance(policy, RatePolicy):
-        format_fields |= {"version": VERSION, "agents": FLOWS}
+        format_fields |= {"version": 2, "agents": FLOWS}
         arrays |= policy.arrays
     else:
         for i, (weight, bias) in enumerate(policy.layers):
             arrays |= {f"w{i}": weight, f"b{i}": bias}
         arrays["settings"] = policy.settings
+        if policy.gru is not None:
+            format_fields["version"] = VERSION
+            arrays |= dict(zip(GRU, policy.gru, strict=True))
     header = np.frombuffer(json.dumps({**format_fields, **policy.header}).encode(), np.uint8)
     write_all({Path(path): Output("wb", lambda file: np.savez(file, header=header, **arrays))})
 
@@ -324,8 +418,13 @@ def _port_policy(header: dict[str, Any], arrays: dict[str, np.ndarray], path: Pa
     try:
         count = sum(name.startswith("w") for name in arrays)
         layers = tuple((arrays[f"w{i}"], arrays[f"b{i}"]) for i in range(count))
-        policy = Policy(header, layers, arrays["settings"])
-        policy.thresholds(np.zeros(policy.obs_dim, np.float32), 0)
+        weight, bias = (arrays.get(name) for name in GRU)
+        gru = None if weight is None or bias is None else (weight, bias)
+        if (gru is None) == bool(header["network"].get("memory")):
+            raise ValueError
+        policy = Policy(header, layers, arrays["settings"], gru)
+        action, _ = policy.step(np.zeros(policy.obs_dim, np.float32), None, 0)
+        policy.thresholds_of(action, 0)
         if len(policy.features) * header["features"]["history"] != policy.obs_dim:
             raise ValueError
     except (*NOT_A_POLICY, IndexError):  # of the right version, with other contents

@@ -14,8 +14,9 @@ import pytest
 import ecn_marl
 from ecn_marl.baselines.exporting.export import export_policy
 from ecn_marl.baselines.exporting.policy import NEEDED, VERSION, read_policy, save_policy
+from ecn_marl.baselines.rl import recurrent as rc
 from ecn_marl.baselines.rl.distributions import head_for
-from ecn_marl.baselines.rl.networks import Mlp, apply_network, init_network
+from ecn_marl.baselines.rl.networks import Mlp, apply_network, init_network, standardise
 from ecn_marl.envs.registry import make
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.errors import EcnMarlError
@@ -83,6 +84,48 @@ def test_takes_dicts_of_agents(actions, shared, tmp_path):
     if not shared:
         with pytest.raises(ValueError, match=r"agent = 'port_3' .* port_0 … port_2"):
             policy({"port_3": obs[0]})
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_memory_is_that_of_the_network(shared, tmp_path):
+    """Over five intervals, by array, by dict and port by port."""
+    env = env_for("discrete")
+    head, agents = head_for(env.action), env.num_agents
+    net = rc.Recurrent(HIDDEN, 5, head.outputs, standardised=True)
+    params = rc.init_recurrent(net, jax.random.key(4), env.obs_dim, agents, shared)
+    moments = jnp.full((env.obs_dim,), 0.3), jnp.full((env.obs_dim,), 0.1)
+    params = standardise(params, *moments)
+    file = tmp_path / "p.npz"
+    save_policy(export_policy(env, head, params, algorithm="ippo"), file)
+    policy = read_policy(file)
+    assert policy.units == 5 and "a memory of 5, 24 outputs" in repr(policy)
+    rng = np.random.default_rng(0)
+    obs = rng.uniform(size=(5, 20, agents, env.obs_dim)).astype(np.float32)
+    ended = jnp.zeros(obs.shape[:-1], bool)
+    start = jnp.zeros((20, agents, 5))
+    out, memories = rc.unroll(net, params, jnp.asarray(obs), start, ended, shared)
+    memory, by_agent, of_port = None, None, None
+    for t, rows in enumerate(obs):
+        action, memory = policy.step(rows, memory)
+        np.testing.assert_array_equal(action, head.mode(out[t]))
+        np.testing.assert_allclose(memory, memories[t], rtol=1e-4, atol=1e-5)
+        chosen, by_agent = policy.step({"port_2": rows[0, 2], "port_0": rows[0, 0]}, by_agent)
+        assert list(chosen.values()) == [action[0, 2], action[0, 0]]
+        one, of_port = policy.step(rows[0, 1], of_port, port=1)
+        assert one == action[0, 1]
+        assert policy.thresholds_of(one, 1).kmin_kb == policy.settings[one, 0] * 4
+    with pytest.raises(ValueError, match=r"memory = '5 numbers per port' .* step\(obs, memory\)"):
+        policy(obs[0])
+    with pytest.raises(ValueError, match=r"memory shape = \(5,\) .* or None as an episode begins"):
+        policy.step(obs[0], np.zeros(5))
+
+
+def test_a_policy_without_a_memory_steps_alike(tmp_path):
+    *_, policy = case("discrete", True, tmp_path)
+    obs = np.random.default_rng(0).uniform(size=(4, policy.obs_dim))
+    action, memory = policy.step(obs)
+    np.testing.assert_array_equal(action, policy(obs))
+    assert memory is None and policy.units == 0
 
 
 def test_make_options_are_those_of_its_environment(tmp_path):

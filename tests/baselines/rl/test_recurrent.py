@@ -215,9 +215,13 @@ def test_act_is_refused():
 
 
 def test_wrong_settings():
-    with pytest.raises(ValueError, match="minibatches = 4 is not allowed: expected a divisor of envs = 6"):
+    with pytest.raises(
+        ValueError, match="minibatches = 4 is not allowed: expected a divisor of envs = 6"
+    ):
         IPPOConfig(envs=6, rollout=2, minibatches=4, memory=8)
-    with pytest.raises(ValueError, match=r"hidden = \(\) is not allowed: expected at least one layer"):
+    with pytest.raises(
+        ValueError, match=r"hidden = \(\) is not allowed: expected at least one layer"
+    ):
         IPPOConfig(hidden=(), memory=8)
     with pytest.raises(ValueError, match="memory = -1"):
         IPPOConfig(memory=-1)
