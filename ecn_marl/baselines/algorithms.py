@@ -10,6 +10,7 @@ from ecn_marl._registry import Registry
 from ecn_marl.baselines.c_acc import CentralACC
 from ecn_marl.baselines.ddqn import DDQN
 from ecn_marl.baselines.generalist import Generalist
+from ecn_marl.baselines.gnn import GNN
 from ecn_marl.baselines.haecn import HAECN
 from ecn_marl.baselines.ippo import IPPO
 from ecn_marl.baselines.mappo import MAPPO
@@ -31,7 +32,7 @@ rules."""
 ALGORITHMS: Registry[type[Trainer]] = Registry(
     "algorithm",
     {
-        **{"ippo": IPPO, "mappo": MAPPO, "pqn": PQN, "generalist": Generalist},
+        **{"ippo": IPPO, "mappo": MAPPO, "gnn": GNN, "pqn": PQN, "generalist": Generalist},
         **{"ddqn": DDQN, "c-acc": CentralACC, "haecn": HAECN},
     },
     as_trainer,

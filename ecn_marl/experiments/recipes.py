@@ -277,6 +277,7 @@ LEARNERS: dict[str, Recipe] = {
         TUNED,
     ),
     "generalist": with_settings(Recipe("generalist", _OWN, _PPO, anneal=True), _IPPO, None),
+    "gnn": with_settings(Recipe("gnn", _BENT, _PPO, anneal=True), {**_IPPO, **_EXPLORING}, None),
     "pqn": Recipe("pqn", _BENT, _PQN, anneal=True),
     "vdn": Recipe("pqn", _BENT, {**_PQN, "team": True}, anneal=True),
     "pet": Recipe("ippo", {"features": "pet", "reward": "pet", **_LADDER}),
@@ -297,7 +298,7 @@ PAPERS = ("pet", "ddqn", "c-acc", "haecn")
 GENERALIST = "generalist"
 """The learner that is trained in all scenarios of the benchmark at once."""
 
-UNTUNED = ("pqn", "vdn", GENERALIST)
+UNTUNED = ("gnn", "pqn", "vdn", GENERALIST)
 """Learners of the benchmark's reward whose settings no search has found yet."""
 
 RECIPES: dict[str, dict[str, Recipe]] = {}

@@ -81,6 +81,7 @@ _Q: Space = {
 SPACES: dict[str, Space] = {
     "ippo": _PPO,
     "mappo": _PPO,
+    "gnn": _PPO,
     "generalist": _PPO,
     "pqn": {
         "lr": LogUniform(1e-4, 3e-3),

@@ -110,7 +110,7 @@ class PPOTrainer(Trainer):
         shared = config.shared or self.one_critic
         self.critic_opt = optimiser(config, config.critic_lr, shared)
 
-    def agent_network(self, outputs: int, last_scale: float = 1.0) -> Mlp | rc.Recurrent:
+    def agent_network(self, outputs: int, last_scale: float = 1.0) -> nn.Module:
         """A network from an agent's observation to outputs, with a memory if that is set."""
         c, standardised = self.config, self.config.standardise > 0
         if c.memory:
@@ -289,7 +289,7 @@ class PPOTrainer(Trainer):
         net = rc.OneStep(self.actor) if isinstance(self.actor, rc.Recurrent) else self.actor
         return {"policy": (net, one_agent(actor, self.config.shared))}
 
-    def network(self, actor: PyTree) -> Network:
+    def network(self, actor: PyTree) -> Network | None:
         """The policy, to be exported."""
         return Network(self.head, actor)
 
