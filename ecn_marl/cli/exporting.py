@@ -17,6 +17,7 @@ from ecn_marl.cli.terminal import (
 @app.command(
     epilog=examples_text(
         "ecn-marl export runs/ippo --out policy.npz",
+        "ecn-marl export pretrained:generalist --out policy.onnx",
         "ecn-marl export runs/adpg --int8 --out policy.npz",
         "ecn-marl export sonic static:secn2 --switch leaf0 --out patch.json",
         "ecn-marl export nvue runs/ippo --switch leaf0 --cell 192 --out commands.txt",
@@ -27,12 +28,15 @@ def export(
         list[str],
         typer.Argument(
             metavar="[sonic|nvue] POLICY",
-            help="Folder of a run; FOLDER#I is its learner I, counted from 0. After sonic or nvue "
-            "also any other policy that eval takes, or a CSV file with the columns port, "
-            "kmin_bytes, kmax_bytes, pmax, and start_us if they change.",
+            help="Folder of a run; FOLDER#I is its learner I, counted from 0. Also FILE.npz or "
+            "pretrained:NAME, to be written in another form. After sonic or nvue any other policy "
+            "that eval takes, or a CSV file with the columns port, kmin_bytes, kmax_bytes, pmax, "
+            "and start_us if they change.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="File to write, for example policy.npz or patch.json.")],
+    out: Annotated[
+        Path, typer.Option(help="File to write, for example policy.npz, policy.onnx or patch.json.")
+    ],
     checkpoint: Annotated[
         str,
         typer.Option(
@@ -85,8 +89,9 @@ def export(
 ) -> None:
     """Write a trained policy to one file, or thresholds as the configuration of a switch.
 
-    `ecn_marl.load_policy` reads a policy's file and needs numpy only. For runs whose agents are
-    flows, the time of a decision is measured on this machine, too.
+    `ecn_marl.load_policy` reads a policy's file and needs numpy only. A file NAME.onnx is an ONNX
+    model of a policy of ports (extra `onnx`), with its thresholds as an output. For runs whose
+    agents are flows, the time of a decision is measured on this machine, too.
 
     `sonic` writes a JSON patch of WRED profiles, `nvue` commands for Cumulus Linux, of what the
     policy sets on one switch in one episode. Kmin never exceeds Kmax while they change.
@@ -120,6 +125,8 @@ def _export_run(
 ) -> None:
     """Write the policy of a run; `only` are options of the other form."""
     from ecn_marl._errors import bad_value
+    from ecn_marl.baselines.exported import is_exported, read_exported
+    from ecn_marl.baselines.exporting.onnx import SUFFIX, save_onnx
     from ecn_marl.baselines.exporting.policy import save_policy
     from ecn_marl.cli import rate
     from ecn_marl.experiments.policies import RunOf
@@ -134,8 +141,9 @@ def _export_run(
         rate.export(run, out, checkpoint, int8, tree)
         return
     rate.check_form(run, int8, tree)
-    policy = RunOf(run).policy(checkpoint)
-    save_policy(policy, out)
+    policy = read_exported(run) if is_exported(run) else RunOf(run).policy(checkpoint)
+    save = save_onnx if out.suffix == SUFFIX else save_policy
+    save(policy, out)
     summary = f"{policy.header['algorithm']} of update {policy.header['update']}"
     typer.echo(f"{out}: {summary}, {out.stat().st_size / 1000:.0f} KB")
 
