@@ -13,6 +13,9 @@ Agents are independent by default, and share a network. With `team=True` it is V
 values, and is fitted to the return of their mean reward. So an agent is paid for what its setting
 does to others. The greedy policy is the same for both: every agent takes its own best action.
 
+With `memory` the network has a GRU, as in the paper's recurrent form (§4): returns and gradients
+run through whole rollouts.
+
 Differences from PQN: the layers have tanh in place of ReLU, the optimiser is Adam in place of
 RAdam, and the chance of a random action falls exponentially, all as in the other learners here.
 VDN has a sum in place of the mean, which is another scale of the same values.
@@ -31,7 +34,9 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
+from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController
 from ecn_marl.baselines.rl import q_learning as ql
+from ecn_marl.baselines.rl import recurrent as rc
 from ecn_marl.baselines.rl.gae import gae
 from ecn_marl.baselines.rl.networks import (
     Applied,
@@ -48,7 +53,7 @@ from ecn_marl.baselines.rl.rollout import roll
 from ecn_marl.baselines.training import settings as check
 from ecn_marl.baselines.training.environments import start_measured
 from ecn_marl.baselines.training.trainer import Trainer
-from ecn_marl.envs.interface import Environment
+from ecn_marl.envs.interface import Environment, PortEnvironment
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,8 @@ class PQNConfig:
         epsilon: chance of a random action at first.
         epsilon_decay: factor of that chance at every update.
         epsilon_min: smallest chance.
+        memory: units of a GRU between the hidden layers and the values, see `recurrent`; 0 for
+            none. Minibatches are made of whole rollouts, so `envs` is a multiple of `minibatches`.
     """
 
     envs: int = 64
@@ -94,11 +101,12 @@ class PQNConfig:
     epsilon: float = 1.0
     epsilon_decay: float = 0.98
     epsilon_min: float = 0.02
+    memory: int = 0
 
     def __post_init__(self) -> None:
         """Check all settings."""
         check.at_least_one(self, "envs", "rollout", "epochs", "minibatches")
-        check.not_negative(self, "anneal_updates", "standardise")
+        check.not_negative(self, "anneal_updates", "standardise", "memory")
         check.shares(self, "gamma", "gae_lambda", "epsilon", "epsilon_min")
         check.positive(self, "lr", "reward_scale")
         check.positive(self, "max_grad_norm", infinite=True)
@@ -108,6 +116,7 @@ class PQNConfig:
         if (self.envs * self.rollout) % self.minibatches:
             allowed = f"a divisor of envs * rollout = {self.envs * self.rollout}"
             raise bad_value("minibatches", self.minibatches, allowed)
+        rc.check_memory(self)
 
     @property
     def steps_per_update(self) -> int:
@@ -126,6 +135,7 @@ class TrainState:
         obs: observations, `[envs, A, obs_dim]`.
         key: PRNG key.
         updates: updates so far.
+        memory: what agents remember, `[envs, A, units]`; None without `memory`.
     """
 
     actor: PyTree
@@ -134,6 +144,7 @@ class TrainState:
     obs: Leaf
     key: Leaf
     updates: Leaf
+    memory: PyTree = None
 
 
 class Steps(NamedTuple):
@@ -146,19 +157,31 @@ class Steps(NamedTuple):
     truncated: Bool[Array, "time envs agents"]
     final_obs: Float[Array, "time envs agents obs"]
 
+    @property
+    def ended(self) -> Bool[Array, "*steps agents"]:
+        """Whether an episode ended with the interval."""
+        return self.terminated | self.truncated
+
 
 class Batch(NamedTuple):
-    """Training data, leaves `[time, envs, ...]` or `[rows, ...]`; a team's target has no agents."""
+    """Training data, leaves `[time, envs, ...]` or `[rows, ...]`; a team's target has no agents.
+
+    `ended` and `memory` are those of sequences, see `recurrent.sequences`; None without a memory.
+    """
 
     obs: Array
     action: Array
     target: Array
+    ended: PyTree = None
+    memory: PyTree = None
 
 
 class PQN(Trainer):
     """The algorithm for one environment and configuration; holds no arrays."""
 
     config_class = PQNConfig
+    per_env = ("env", "obs", "memory")
+
     config: PQNConfig
 
     def __init__(self, env: Environment, config: PQNConfig) -> None:
@@ -173,9 +196,12 @@ class PQN(Trainer):
         """
         super().__init__(env, config)
         self.head = ql.discrete_head(env.action)
-        self.net = Mlp(
-            config.hidden, self.head.outputs, 0.1, config.standardise > 0, normalised=True
-        )
+        args = (self.head.outputs, 0.1, config.standardise > 0)
+        self.net: Mlp | rc.Recurrent
+        if config.memory:
+            self.net = rc.Recurrent(config.hidden, config.memory, *args, normalised=True)
+        else:
+            self.net = Mlp(config.hidden, *args, normalised=True)
         steps = config.anneal_updates * config.epochs * config.minibatches
         transform = adam(config.lr, config.max_grad_norm, steps)
         if not config.shared:
@@ -188,14 +214,19 @@ class PQN(Trainer):
         """A fresh network, and fresh environments in different phases of their episodes."""
         c, env = self.config, self.env
         key, net_key, env_key, phase_key = jax.random.split(key, 4)
-        actor = init_network(self.net, net_key, env.obs_dim, env.num_agents, c.shared)
+        shape = (net_key, env.obs_dim, env.num_agents, c.shared)
+        if isinstance(self.net, rc.Recurrent):
+            actor = rc.init_recurrent(self.net, *shape)
+        else:
+            actor = init_network(self.net, *shape)
         obs, state, measured = start_measured(
             env, env_key, phase_key, params, c.envs, c.standardise
         )
         if measured is not None:
             actor = standardise(actor, *measured.obs)
         start = jnp.zeros((), jnp.int32)
-        return TrainState(actor, self.opt.init(actor), state, obs, key, start)
+        memory = jnp.zeros((c.envs, env.num_agents, c.memory)) if c.memory else None
+        return TrainState(actor, self.opt.init(actor), state, obs, key, start, memory)
 
     def update(self, state: TrainState, params: PyTree) -> tuple[TrainState, dict[str, Array]]:
         """Roll out, and fit the network to the returns.
@@ -209,15 +240,20 @@ class PQN(Trainer):
         """
         c = self.config
         key, roll_key, learn_key = jax.random.split(state.key, 3)
+        memory = state.memory
         state, steps, metrics = self.roll_out(replace(state, key=key), roll_key, params)
-        target = self.returns(state.actor, steps)
-        before = self.chosen(state.actor, steps.obs, steps.action)
+        q, next_q = self.both_values(state.actor, steps, memory)
+        target = self.returns(q, next_q, steps)
+        before = self.chosen(q, steps.action)
         metrics["explained_variance"] = explained_variance(target, before)
+        batch = Batch(steps.obs, steps.action, target)
+        if memory is not None:
+            batch = rc.sequences(batch, memory, steps.ended)
         (actor,), (opt,), losses = improve(
             (state.actor,),
             (state.opt,),
             ((self.loss, self.opt),),
-            Batch(steps.obs, steps.action, target),
+            batch,
             learn_key,
             c.epochs,
             c.minibatches,
@@ -233,67 +269,95 @@ class PQN(Trainer):
 
         def step(
             key: jax.Array,
-            carry: tuple[PyTree, Array],
+            carry: tuple[PyTree, Array, Array | None],
             actor: PyTree,
             chance: Array,
             params: PyTree,
         ) -> tuple[PyTree, PyTree]:
-            env_state, obs = carry
+            env_state, obs, memory = carry
             act_key, env_key = jax.random.split(key)
-            action = self._explored(actor, act_key, obs, chance)
+            q, memory = rc.respond(self.net, actor, obs, memory, c.shared)
+            action = self._explored(act_key, q, chance)
             next_obs, env_state, reward, terminated, truncated, info = self.env.step(
                 env_key, env_state, action, params
             )
             row = Steps(obs, action, reward, terminated, truncated, info["final_obs"])
             means = {name: info[name].mean() for name in ("queue_mean", "utilisation")}
-            return (env_state, next_obs), (row, means | {"reward": reward.mean()})
+            carry = (env_state, next_obs, rc.after_end(memory, row.ended))
+            return carry, (row, means | {"reward": reward.mean()})
 
         shared = (state.actor, chance, params)
-        (env_state, obs), (rows, means) = roll(
-            self.env, step, (state.env, state.obs), key, c.rollout, *shared
+        carry = (state.env, state.obs, state.memory)
+        (env_state, obs, memory), (rows, means) = roll(
+            self.env, step, carry, key, c.rollout, *shared
         )
         metrics = {name: x.mean() for name, x in means.items()} | {"epsilon": chance}
-        return replace(state, env=env_state, obs=obs), rows, metrics
+        return replace(state, env=env_state, obs=obs, memory=memory), rows, metrics
 
-    def returns(self, actor: PyTree, steps: Steps) -> Float[Array, "time envs *agents"]:
+    def both_values(
+        self, actor: PyTree, steps: Steps, memory: Array | None = None
+    ) -> tuple[Float[Array, "time envs agents n"], Float[Array, "time envs agents n"]]:
+        """Values of all actions in a rollout's observations, and in those after.
+
+        Args:
+            actor: parameters of the network.
+            steps: the rollout.
+            memory: memories before it; None without a memory.
+        """
+        if memory is None or not isinstance(self.net, rc.Recurrent):
+            return self.values(actor, steps.obs), self.values(actor, steps.final_obs)
+        shared = self.config.shared
+        q, after = rc.unroll(self.net, actor, steps.obs, memory, steps.ended, shared)
+        return q, rc.respond(self.net, actor, steps.final_obs, after, shared)[0]
+
+    def returns(self, q: Array, next_q: Array, steps: Steps) -> Float[Array, "time envs *agents"]:
         """Returns Q(lambda) of a rollout, `[time, envs, A]`, or of the team, `[time, envs]`.
 
         Of the step t it is r + gamma (lambda R(t + 1) + (1 - lambda) max Q(s(t + 1), .)). At the
         end of an episode or of the rollout, max Q stands alone; it is 0 after termination.
+
+        Args:
+            q: values of all actions in the rollout's observations, see `both_values`.
+            next_q: those in the observations after.
+            steps: the rollout.
         """
         c = self.config
-        best, next_best = (self.best(actor, x) for x in (steps.obs, steps.final_obs))
+        best, next_best = (self.chosen(x, self.head.mode(x)) for x in (q, next_q))
         reward, terminated, truncated = steps.reward, steps.terminated, steps.truncated
         if c.team:  # all agents' episodes end together
             reward, terminated, truncated = reward.mean(-1), terminated.all(-1), truncated.all(-1)
         ends = (terminated, truncated)
         return gae(c.reward_scale * reward, best, next_best, *ends, c.gamma, c.gae_lambda)[1]
 
-    def best(
-        self, actor: PyTree, obs: Float[Array, "*b agents obs"]
-    ) -> Float[Array, "*b agents"] | Float[Array, "*b"]:
-        """Max Q of every agent, or the team's value of these actions."""
-        q = self.values(actor, obs)
-        return self._joined(ql.action_values(self.head, q, self.head.mode(q)))
-
     def chosen(
-        self, actor: PyTree, obs: Float[Array, "*b agents obs"], action: Array
+        self, q: Float[Array, "*b agents n"], action: Array
     ) -> Float[Array, "*b agents"] | Float[Array, "*b"]:
-        """Q of actions, of every agent or of the team."""
-        return self._joined(ql.action_values(self.head, self.values(actor, obs), action))
-
-    def _joined(self, values: Array) -> Array:
+        """Values of actions, of every agent or of the team."""
+        values = ql.action_values(self.head, q, action)
         return values.mean(-1) if self.config.team else values
 
     def loss(self, actor: PyTree, batch: Batch) -> tuple[Array, dict[str, Array]]:
         """Half the squared error of the values of the actions taken."""
-        value = self.chosen(actor, batch.obs, batch.action)
+        if isinstance(self.net, rc.Recurrent):
+            batch = rc.by_time(batch)
+            args = (batch.obs, batch.memory, batch.ended, self.config.shared)
+            q, _ = rc.unroll(self.net, actor, *args)
+            q, batch = q.reshape(-1, *q.shape[2:]), rc.steps_of(batch)
+        else:
+            q = self.values(actor, batch.obs)
+        value = self.chosen(q, batch.action)
         error = 0.5 * (value - batch.target) ** 2
         loss = error.mean() if self.config.team else over_agents(error, self.config.shared)
         return loss, {"loss": error.mean(), "q_mean": value.mean()}
 
     def values(self, actor: PyTree, obs: Float[Array, "*b agents obs"]) -> Array:
-        """Outputs of the network, `[*b, A, n]`."""
+        """Values of all actions, `[*b, A, n]`, of a network without a memory.
+
+        Raises:
+            ValueError: the network has a memory, so that observations alone do not tell them.
+        """
+        if self.config.memory:
+            raise rc.needs_memory(self.config.memory)
         return apply_network(self.net, actor, obs, self.config.shared)
 
     def act(
@@ -303,22 +367,33 @@ class PQN(Trainer):
         obs: Float[Array, "*b agents obs"],
         greedy: bool = False,
     ) -> Array:
-        """Actions for observations: the best ones, or those of training's last exploration."""
-        if greedy:
-            return self.head.mode(self.values(actor, obs))
-        return self._explored(actor, key, obs, self.config.epsilon_min)
+        """Actions for observations: the best ones, or those of training's last exploration.
 
-    def _explored(self, actor: PyTree, key: jax.Array, obs: Array, chance: float | Array) -> Array:
-        """The best actions, and with some chance random ones."""
+        Raises:
+            ValueError: see `values`.
+        """
         q = self.values(actor, obs)
+        return self.head.mode(q) if greedy else self._explored(key, q, self.config.epsilon_min)
+
+    def _explored(self, key: jax.Array, q: Array, chance: float | Array) -> Array:
+        """The best actions, and with some chance random ones."""
         exploring, random_action = ql.explore(key, self.head, q, chance)
         return ql.choose(exploring, random_action, self.head.mode(q))
+
+    def controller(self, actor: PyTree, env: PortEnvironment) -> Controller | StatefulController:
+        """The greedy policy for evaluation."""
+        if not isinstance(self.net, rc.Recurrent):
+            return super().controller(actor, env)
+        return rc.Remembering(self.net, self.head, actor, env.num_agents, self.config.shared)
 
     @property
     def flops(self) -> int:
         """Floating-point operations of one inference, without those of layer normalisation."""
+        if isinstance(self.net, rc.Recurrent):
+            return rc.recurrent_flops(self.net, self.env.obs_dim)
         return network_flops(self.config.hidden, self.env.obs_dim, self.head.outputs)
 
     def modules(self, actor: PyTree) -> dict[str, tuple[Applied, Any]]:
         """The network and the parameters that one port needs, to measure their cost."""
-        return {"policy": (self.net, one_agent(actor, self.config.shared))}
+        net = rc.OneStep(self.net) if isinstance(self.net, rc.Recurrent) else self.net
+        return {"policy": (net, one_agent(actor, self.config.shared))}

@@ -11,6 +11,7 @@ import pytest
 from toy import ToyEnv, ToyParams
 
 from ecn_marl.baselines.pqn import PQN, Batch, PQNConfig, Steps
+from ecn_marl.baselines.rl.recurrent import sequences
 from ecn_marl.baselines.training.loop import initial_state, train
 
 PARAMS = ToyParams(max_steps=10)
@@ -52,7 +53,9 @@ def test_returns_are_those_of_the_recursion(lam: float, terminates: bool, team: 
         if t not in (2, 5):
             later = lam * expected[t + 1] + (1 - lam) * best[t]
         expected[t] = reward[t] + 0.9 * (0.0 if terminates and t == 2 else later)
-    np.testing.assert_allclose(trainer.returns(actor, steps), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        trainer.returns(*trainer.both_values(actor, steps), steps), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["own", "team"])
@@ -85,7 +88,8 @@ def test_agents_of_a_team_learn_from_the_error_of_the_team() -> None:
     def moves(team: bool) -> np.ndarray:
         trainer = PQN(ToyEnv(), replace(SMALL, shared=False, team=team))
         actor = initial_state(trainer, PARAMS, 1).actor
-        each = PQN(ToyEnv(), replace(SMALL, shared=False)).chosen(actor, obs, action)
+        alone = PQN(ToyEnv(), replace(SMALL, shared=False))
+        each = alone.chosen(alone.values(actor, obs), action)
         wrong = each + jnp.asarray([0.0, 1.0, 2.0])
         target = wrong.mean(-1) if team else wrong
         gradient = jax.grad(lambda p: trainer.loss(p, Batch(obs, action, target))[0])(actor)
@@ -97,9 +101,35 @@ def test_agents_of_a_team_learn_from_the_error_of_the_team() -> None:
     np.testing.assert_allclose(team, [-1 / 3] * 3, atol=1e-5)  # error 1, a third of it each
 
 
+@pytest.mark.parametrize("team", [False, True])
+def test_sequences_have_the_values_of_the_rollout(team: bool) -> None:
+    """Values of whole sequences, recomputed for the loss, are those that targets were made of."""
+    trainer = PQN(ToyEnv(), replace(SMALL, memory=8, team=team))
+    state = jax.jit(trainer.init)(jax.random.key(0), PARAMS)
+    for seed in (1, 2):  # the second rollout begins in the middle of an episode
+        memory = state.memory
+        state, steps, _ = jax.jit(trainer.roll_out)(state, jax.random.key(seed), PARAMS)
+        q, next_q = trainer.both_values(state.actor, steps, memory)
+        goes_on = ~np.asarray(steps.ended)[:-1]
+        later, after = np.asarray(q)[1:], np.asarray(next_q)[:-1]
+        np.testing.assert_allclose(after[goes_on], later[goes_on], rtol=1e-4, atol=1e-5)
+        value = trainer.chosen(q, steps.action)
+        rows = sequences(Batch(steps.obs, steps.action, value), memory, steps.ended)
+        loss, metrics = trainer.loss(state.actor, jax.tree.map(lambda x: x[:, 0], rows))
+        assert float(loss) < 1e-9
+        assert float(metrics["q_mean"]) == pytest.approx(float(value.mean()), rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("gae_lambda", 1.5), ("epsilon_decay", 0.0), ("minibatches", 7), ("envs", 0), ("lr", 0.0)],
+    [
+        ("gae_lambda", 1.5),
+        ("memory", -1),
+        ("epsilon_decay", 0.0),
+        ("minibatches", 7),
+        ("envs", 0),
+        ("lr", 0.0),
+    ],
 )
 def test_wrong_settings_are_refused(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value
+from ecn_marl.baselines.rl import recurrent as rc
 from ecn_marl.baselines.training import settings as check
 
 
@@ -118,11 +119,7 @@ class PPOConfig:
         if (self.envs * self.rollout) % self.minibatches:
             allowed = f"a divisor of envs * rollout = {self.envs * self.rollout}"
             raise bad_value("minibatches", self.minibatches, allowed)
-        if self.memory and self.envs % self.minibatches:
-            allowed = f"a divisor of envs = {self.envs} with memory={self.memory}"
-            raise bad_value("minibatches", self.minibatches, allowed)
-        if self.memory and not self.hidden:
-            raise bad_value("hidden", self.hidden, "at least one layer before the memory")
+        rc.check_memory(self)
 
     @property
     def steps_per_update(self) -> int:

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PyTree
 
-from ecn_marl._errors import bad_value
 from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController
 from ecn_marl.baselines.rl import class_weights
 from ecn_marl.baselines.rl import recurrent as rc
@@ -259,8 +258,7 @@ class PPOTrainer(Trainer):
             ValueError: the policy has a memory, so that observations alone do not tell its actions.
         """
         if self.config.memory:
-            allowed = "0 for act(); a policy with a memory acts by controller()"
-            raise bad_value("memory", self.config.memory, allowed)
+            raise rc.needs_memory(self.config.memory)
         out, _ = self.respond(actor, obs)
         return self.head.mode(out) if greedy else self.head.sample(key, out)
 

@@ -14,7 +14,7 @@ Functions here also take networks without a memory (`networks.Mlp`), whose memor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -23,11 +23,12 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, PyTree
 
+from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.evaluation.own_policies import PurePolicy
 from ecn_marl.baselines.rl.distributions import Head
 from ecn_marl.baselines.rl.networks import apply_network, centred, layer, network_flops
-from ecn_marl.baselines.rl.ppo import Batch
+from ecn_marl.errors import InvalidValue
 
 
 class Recurrent(nn.Module):
@@ -39,6 +40,7 @@ class Recurrent(nn.Module):
         outputs: width of the output.
         last_scale: gain of the output layer, see `networks.Mlp`.
         standardised: whether features are centred and scaled first, see `networks.standardise`.
+        normalised: whether the inputs of the layers' tanh are normalised, see `networks.Mlp`.
     """
 
     hidden: Sequence[int]
@@ -46,6 +48,7 @@ class Recurrent(nn.Module):
     outputs: int
     last_scale: float = 1.0
     standardised: bool = False
+    normalised: bool = False
 
     @nn.compact
     def __call__(
@@ -65,7 +68,8 @@ class Recurrent(nn.Module):
         if self.standardised:
             x = centred(self, x)
         for width in self.hidden:
-            x = jnp.tanh(layer(width, float(np.sqrt(2.0)))(x))
+            x = layer(width, float(np.sqrt(2.0)))(x)
+            x = jnp.tanh(nn.LayerNorm()(x) if self.normalised else x)
         # What the features add to all gates, for all intervals in one product.
         given = layer(3 * self.units, 1.0)(x)
         weights = self.param("recurrent", _three_orthogonal, (self.units, 3 * self.units))
@@ -108,6 +112,24 @@ def _three_orthogonal(key: jax.Array, shape: tuple[int, int]) -> Array:
     draw = nn.initializers.orthogonal()
     parts = [draw(one, (shape[0], shape[0]), jnp.float32) for one in jax.random.split(key, 3)]
     return jnp.concatenate(parts, -1)
+
+
+def check_memory(config: Any) -> None:
+    """Check the settings `memory`, `hidden`, `envs` and `minibatches` of a trainer together.
+
+    Raises:
+        ValueError: no layer before the memory, or minibatches that are no whole sequences.
+    """
+    if config.memory and not config.hidden:
+        raise bad_value("hidden", config.hidden, "at least one layer before the memory")
+    if config.memory and config.envs % config.minibatches:
+        allowed = f"a divisor of envs = {config.envs} with memory={config.memory}"
+        raise bad_value("minibatches", config.minibatches, allowed)
+
+
+def needs_memory(units: int) -> InvalidValue:
+    """The error of `act` of a policy with a memory: observations alone do not tell its actions."""
+    return bad_value("memory", units, "0 for act(); a policy with a memory acts by controller()")
 
 
 def init_recurrent(
@@ -211,34 +233,33 @@ class Memories:
     critic: PyTree
 
 
-def sequences(batch: Batch, memory: Memories, ended: Bool[Array, "time envs agents"]) -> Batch:
+def sequences(batch: Any, memory: PyTree, ended: Bool[Array, "time envs agents"]) -> Any:
     """A rollout as whole sequences, which are the rows that minibatches are drawn from.
 
     Args:
-        batch: leaves `[time, envs, A, ...]`.
-        memory: memories before the rollout.
+        batch: a named tuple with `ended` and `memory` among its fields; leaves `[time, envs, ...]`.
+        memory: memories before the rollout, leaves `[envs, A, units]`.
         ended: whether an episode ended with the interval.
 
     Returns:
-        Leaves `[envs, 1, time, A, ...]`, with `memory` `[envs, 1, A, units]`.
+        Leaves `[envs, 1, time, ...]`, with `memory` `[envs, 1, A, units]`.
     """
-    whole = batch._replace(ended=ended)
-    rows: Batch = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1)[:, None], whole)
+    whole = batch._replace(ended=ended, memory=None)
+    rows = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1)[:, None], whole)
     return rows._replace(memory=jax.tree.map(lambda x: x[:, None], memory))
 
 
-def by_time(batch: Batch) -> Batch:
-    """A minibatch of sequences, `[rows, time, A, ...]`, as `[time, rows, A, ...]`."""
+def by_time(batch: Any) -> Any:
+    """A minibatch of sequences, `[rows, time, ...]`, as `[time, rows, ...]`."""
     steps = batch._replace(memory=None)
-    swapped: Batch = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), steps)
+    swapped = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), steps)
     return swapped._replace(memory=batch.memory)
 
 
-def steps_of(batch: Batch) -> Batch:
-    """Steps of sequences, `[time, rows, A, ...]`, as rows: `[time * rows, A, ...]`."""
+def steps_of(batch: Any) -> Any:
+    """Steps of sequences, `[time, rows, ...]`, as rows: `[time * rows, ...]`."""
     steps = batch._replace(memory=None)
-    merged: Batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), steps)
-    return merged
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), steps)
 
 
 class Remembering(PurePolicy):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import flax.linen as nn
 import jax
@@ -14,6 +14,7 @@ from toy import ToyEnv, ToyParams
 from ecn_marl.baselines.evaluation.episodes import roll_out
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.mappo import MAPPO, MAPPOConfig
+from ecn_marl.baselines.pqn import PQN, PQNConfig
 from ecn_marl.baselines.rl import recurrent as rc
 from ecn_marl.baselines.rl.networks import standardise
 from ecn_marl.baselines.rl.ppo import Batch
@@ -192,26 +193,29 @@ def score(trainer, env, actor):
     return float(jax.jit(jax.vmap(lambda k: roll_out(env, PARAMS, controller, k)[1]))(keys).mean())
 
 
-@pytest.mark.parametrize(("kind", "config"), [(IPPO, IPPOConfig), (MAPPO, MAPPOConfig)])
-def test_remembers_what_was_shown_once(kind, config):
+@pytest.mark.parametrize(
+    ("kind", "config", "memory"),
+    [(IPPO, IPPOConfig, 0), (IPPO, IPPOConfig, 16), (MAPPO, MAPPOConfig, 16), (PQN, PQNConfig, 16)],
+    ids=["ippo without", "ippo", "mappo", "pqn"],
+)
+def test_remembers_what_was_shown_once(kind, config, memory):
     """Without a memory the best answer earns 3/4 from the second interval on; with one, 1."""
-    env, rates = Recall(), {"actor_lr": 3e-3, "critic_lr": 3e-3, "gamma": 0.5}
-    results = {}
-    for memory in (0, 16):
-        settings = {**SMALL, **rates, "envs": 32, "rollout": 20, "epochs": 4, "memory": memory}
-        trainer = kind(env, config(**settings))
-        steps = 60 * trainer.config.steps_per_update
-        results[memory] = score(
-            trainer, env, train(trainer, PARAMS, steps=steps, seed=0).state.actor
-        )
-    assert results[0] < 0.8
-    assert results[16] > 0.97
+    names = {field.name for field in fields(config)}
+    rates = {"actor_lr": 3e-3, "critic_lr": 3e-3, "lr": 3e-3, "gamma": 0.5, "epsilon_decay": 0.9}
+    settings = {name: x for name, x in rates.items() if name in names}
+    settings |= {**SMALL, "envs": 32, "rollout": 20, "epochs": 4, "memory": memory}
+    settings["minibatches"] = 8
+    env, trainer = Recall(), kind(Recall(), config(**settings))
+    steps = 60 * trainer.config.steps_per_update
+    actor = train(trainer, PARAMS, steps=steps, seed=0).state.actor
+    earned = score(trainer, env, actor)
+    assert earned > 0.97 if memory else earned < 0.8
 
 
 def test_act_is_refused():
-    trainer = IPPO(ToyEnv(), IPPOConfig(**SMALL))
-    with pytest.raises(ValueError, match=r"memory = 8 is not allowed: expected 0 for act\(\)"):
-        trainer.act(None, jax.random.key(0), jnp.zeros((3, 2)))
+    for trainer in (IPPO(ToyEnv(), IPPOConfig(**SMALL)), PQN(ToyEnv(), PQNConfig(**SMALL))):
+        with pytest.raises(ValueError, match=r"memory = 8 is not allowed: expected 0 for act\(\)"):
+            trainer.act(None, jax.random.key(0), jnp.zeros((3, 2)))
 
 
 def test_wrong_settings():
