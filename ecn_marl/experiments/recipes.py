@@ -165,8 +165,7 @@ _BENT = {name: x for name, x in _OWN.items() if name != "reward_options"} | {
 """The same view with costs that bend as J does.
 
 With plain slowdowns `ippo` earned more than the rule and the oracle, and was behind in J: it sped
-long flows up, and delayed the latest of the short ones, which make the p99. All learners have it
-but the generalist, whose shipped policy was trained with the rewards of `_OWN`.
+long flows up, and delayed the latest of the short ones, which make the p99. All learners have it.
 """
 
 _PPO = {
@@ -276,7 +275,9 @@ LEARNERS: dict[str, Recipe] = {
         _ORDERED,
         TUNED,
     ),
-    "generalist": with_settings(Recipe("generalist", _OWN, _PPO, anneal=True), _IPPO, None),
+    "generalist": with_settings(
+        Recipe("generalist", _BENT, _PPO, anneal=True), {**_IPPO, **_EXPLORING}, None
+    ),
     "gnn": with_settings(Recipe("gnn", _BENT, _PPO, anneal=True), {**_IPPO, **_EXPLORING}, None),
     "pqn": Recipe("pqn", _BENT, _PQN, anneal=True),
     "vdn": Recipe("pqn", _BENT, {**_PQN, "team": True}, anneal=True),
