@@ -16,6 +16,7 @@ from ecn_marl.baselines.ippo import IPPO
 from ecn_marl.baselines.mappo import MAPPO
 from ecn_marl.baselines.oracle import RULES
 from ecn_marl.baselines.pqn import PQN
+from ecn_marl.baselines.sac import SAC
 from ecn_marl.baselines.training.trainer import Trainer, as_trainer
 
 RATE_LEARNERS = ("adpg", "ppo", "reinforce", "aurora", "dqn", "apg")
@@ -32,7 +33,14 @@ rules."""
 ALGORITHMS: Registry[type[Trainer]] = Registry(
     "algorithm",
     {
-        **{"ippo": IPPO, "mappo": MAPPO, "gnn": GNN, "pqn": PQN, "generalist": Generalist},
+        **{
+            "ippo": IPPO,
+            "mappo": MAPPO,
+            "gnn": GNN,
+            "sac": SAC,
+            "pqn": PQN,
+            "generalist": Generalist,
+        },
         **{"ddqn": DDQN, "c-acc": CentralACC, "haecn": HAECN},
     },
     as_trainer,

@@ -215,6 +215,18 @@ _PQN = {
 """PQN with the rollouts, the discount and the returns of the tuned `ippo`. Nothing was tuned. The
 chance of random actions reaches its floor at half of the run. See `docs/benchmark.md`."""
 
+_BOX = _BENT | {
+    "actions": "box",
+    "action_options": {"kmin_kb": KMIN_RANGE, "pmax": (0.02, PMAX)},
+}
+"""The same view with Kmin, Kmax and Pmax as real numbers, for learners of these."""
+
+_SAC = {
+    **{"gamma": 0.99, "n_step": 32, "rollout": 32, "envs": 8, "gradient_steps": 64},
+    **{"batch": 512, "lr": 1e-3, "reward_scale": 0.1, "standardise": 64, "hidden": (128, 128)},
+}
+"""SAC with the returns of the Q-learners. Nothing was tuned."""
+
 TUNED = Tuning(trials=6, steps=48_000, episodes=32, seeds=2, scenario="restore-serve-v0")
 """Budget of `ecn-marl tune` for each of the four learners below; trial 0 is their start above. The
 winners' J was 6.06 (`ippo`; the start had 6.19), 5.48 (`mappo`; 6.61), 7.12 (`ddqn-fct`; 7.28) and
@@ -279,6 +291,7 @@ LEARNERS: dict[str, Recipe] = {
         Recipe("generalist", _BENT, _PPO, anneal=True), {**_IPPO, **_EXPLORING}, None
     ),
     "gnn": with_settings(Recipe("gnn", _BENT, _PPO, anneal=True), {**_IPPO, **_EXPLORING}, None),
+    "sac": Recipe("sac", _BOX, _SAC, anneal=True),
     "pqn": Recipe("pqn", _BENT, _PQN, anneal=True),
     "vdn": Recipe("pqn", _BENT, {**_PQN, "team": True}, anneal=True),
     "pet": Recipe("ippo", {"features": "pet", "reward": "pet", **_LADDER}),
@@ -299,7 +312,7 @@ PAPERS = ("pet", "ddqn", "c-acc", "haecn")
 GENERALIST = "generalist"
 """The learner that is trained in all scenarios of the benchmark at once."""
 
-UNTUNED = ("gnn", "pqn", "vdn", GENERALIST)
+UNTUNED = ("gnn", "sac", "pqn", "vdn", GENERALIST)
 """Learners of the benchmark's reward whose settings no search has found yet."""
 
 RECIPES: dict[str, dict[str, Recipe]] = {}

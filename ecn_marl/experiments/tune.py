@@ -83,6 +83,15 @@ SPACES: dict[str, Space] = {
     "mappo": _PPO,
     "gnn": _PPO,
     "generalist": _PPO,
+    "sac": {
+        "lr": LogUniform(1e-4, 3e-3),
+        "gamma": Choice((0.95, 0.98, 0.99, 0.995)),
+        "n_step": Choice((1, 8, 32)),
+        "gradient_steps": Choice((16, 64, 128)),
+        "batch": Choice((256, 1024)),
+        "entropy": Choice((-2.0, -1.0, -0.5)),
+        "hidden": _WIDTHS,
+    },
     "pqn": {
         "lr": LogUniform(1e-4, 3e-3),
         "gamma": Choice((0.98, 0.99, 0.995, 0.9975)),

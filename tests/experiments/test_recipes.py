@@ -99,11 +99,14 @@ def test_recipes_of_papers_are_as_published():
 
 
 def test_action_lists_follow_from_the_range_of_the_hardware():
-    """Kmin doubles per rung; every learner has the same list, which no search affects."""
+    """Kmin doubles per rung; every learner has the same list or range, which no search affects."""
     assert [s[0] for s in rc.DEPTHS] == pytest.approx([2.5 * 2**i for i in range(9)], rel=1e-3)
     assert all(s[1:] == (4 * s[0], 1.0) for s in rc.DEPTHS)
     for _, _, recipe in every_recipe():
-        assert recipe.options["action_options"] == {"template": rc.DEPTHS}
+        if recipe.options["actions"] == "box":
+            assert recipe.options["action_options"]["kmin_kb"] == rc.KMIN_RANGE
+        else:
+            assert recipe.options["action_options"] == {"template": rc.DEPTHS}
     text = (EXPERIMENTS / "recipes.py").read_text()
     imports = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ImportFrom)]
     own = {n.module: [x.name for x in n.names] for n in imports if "ecn_marl" in str(n.module)}

@@ -137,10 +137,17 @@ def _draw(key: jax.Array, log_p: Float[Array, "*b n"]) -> Array:
     return jnp.sum(u * below[..., -1:] >= below[..., :-1], -1)
 
 
-def _gaussian(out: Array) -> tuple[Array, Array]:
+def gaussian(out: Float[Array, "*b n"]) -> tuple[Float[Array, "*b dim"], Float[Array, "*b dim"]]:
+    """Means and log standard deviations of a Gaussian, from outputs of a network."""
     mean, raw = jnp.split(out, 2, axis=-1)
     # Outputs of a fresh network are near 0, so the deviation starts at exp(-0.5) = 0.61.
-    return jnp.tanh(mean), jnp.clip(raw - 0.5, LOG_STD_MIN, LOG_STD_MAX)
+    return mean, jnp.clip(raw - 0.5, LOG_STD_MIN, LOG_STD_MAX)
+
+
+def _gaussian(out: Array) -> tuple[Array, Array]:
+    """The same with means in [-1, 1], where continuous actions are."""
+    mean, log_std = gaussian(out)
+    return jnp.tanh(mean), log_std
 
 
 def head_for(codec: Any) -> Head:
