@@ -263,14 +263,19 @@ def learners_sealed() -> str:
 
 
 def learners_packets() -> str:
-    """Their best seeds and the references on packets, beside the fluid's ratio."""
+    """Their best seeds, policies that ship and the references on packets, beside the fluid."""
     rows = []
     for scenario in _sealed():
         on_packets = scenario.get("packets")
         if on_packets is None:
             continue
         for name, j in on_packets["J"].items():
-            found = [where["to_rule"].get(name) for where in (on_packets, scenario)]
+            # In the same episodes where they were run again; else over all seeds and episodes.
+            in_fluid = on_packets.get("fluid_to_rule", scenario["to_rule"])
+            found = [
+                on_packets["to_rule"].get(name),
+                in_fluid.get(name, scenario["to_rule"].get(name)),
+            ]
             relative = ["{:.3f} [{:.3f}, {:.3f}]".format(*x) if x else DASH for x in found]
             rows.append((f"`{scenario['scenario']}`", f"`{name}`", f"{j:.2f}", *relative))
     head = (
