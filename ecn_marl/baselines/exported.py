@@ -18,7 +18,14 @@ from jaxtyping import Array, Float
 from ecn_marl._errors import bad_value
 from ecn_marl._imports import restore_imports
 from ecn_marl.baselines.exporting.export import head_header
-from ecn_marl.baselines.exporting.policy import GRU, PRETRAINED, Policy, policy_file, read_policy
+from ecn_marl.baselines.exporting.policy import (
+    GRU,
+    NORM_EPSILON,
+    PRETRAINED,
+    Policy,
+    policy_file,
+    read_policy,
+)
 from ecn_marl.baselines.exporting.rate_policy import RatePolicy
 from ecn_marl.baselines.rl.distributions import head_for
 from ecn_marl.baselines.rl.networks import network_flops
@@ -105,12 +112,16 @@ def exported_controller(
         return Exported(env, policy, name)
     check_fits(env, policy, name)
     *hidden, units, outputs = (int(w.shape[-1]) for w, _ in policy.layers)
-    net = Recurrent(tuple(hidden), units // 3, outputs)
+    net = Recurrent(tuple(hidden), units // 3, outputs, normalised=bool(policy.norms))
     params: dict[str, Any] = {
         f"Dense_{i}": {"kernel": jnp.asarray(w), "bias": jnp.asarray(b)}
         for i, (w, b) in enumerate(policy.layers)
     }
     params |= {name: jnp.asarray(x) for name, x in zip(GRU, policy.gru, strict=True)}
+    params |= {
+        f"LayerNorm_{i}": {"scale": jnp.asarray(scale), "bias": jnp.asarray(offset)}
+        for i, (scale, offset) in enumerate(policy.norms)
+    }
     head = head_for(env.action)
     return Remembering(net, head, {"params": params}, env.num_agents, policy.shared)
 
@@ -165,6 +176,7 @@ class Exported:
         self.head = head_for(env.action)
         self.activation = ACTIVATIONS[policy.header["network"]["activation"]]
         self.layers = [(jnp.asarray(w), jnp.asarray(b)) for w, b in policy.layers]
+        self.norms = [(jnp.asarray(scale), jnp.asarray(offset)) for scale, offset in policy.norms]
         self.shared = policy.shared
         self.name = name
 
@@ -180,6 +192,9 @@ class Exported:
             product = x @ weight if self.shared else jnp.einsum("...ai,aio->...ao", x, weight)
             x = product + bias
             if i < len(self.layers) - 1:
+                if self.norms:
+                    scale, offset = self.norms[i]
+                    x = jax.nn.standardize(x, epsilon=NORM_EPSILON) * scale + offset
                 x = self.activation(x)
         return x
 

@@ -52,7 +52,7 @@ from ecn_marl.baselines.rl.ppo import explained_variance, improve, over_agents
 from ecn_marl.baselines.rl.rollout import roll
 from ecn_marl.baselines.training import settings as check
 from ecn_marl.baselines.training.environments import start_measured
-from ecn_marl.baselines.training.trainer import Trainer
+from ecn_marl.baselines.training.trainer import Network, Trainer
 from ecn_marl.envs.interface import Environment, PortEnvironment
 
 
@@ -385,6 +385,10 @@ class PQN(Trainer):
         if not isinstance(self.net, rc.Recurrent):
             return super().controller(actor, env)
         return rc.Remembering(self.net, self.head, actor, env.num_agents, self.config.shared)
+
+    def network(self, actor: PyTree) -> Network:
+        """The policy, to be exported."""
+        return Network(self.head, actor)
 
     @property
     def flops(self) -> int:

@@ -111,9 +111,28 @@ def test_acts_as_its_run_with_a_network_per_port(own_run):
     assert acts_as_its_run(*own_run).action.alpha_kb == 20.0
 
 
-def test_a_memory_acts_as_its_run(tmp_path):
+def pqn_run(folder, memory):
+    """A run of pqn, whose layers are normalised, and its file."""
+    settings = {**{name: SETTINGS[name] for name in ("envs", "rollout", "hidden")}, "lr": 0.05}
+    settings |= {"minibatches": 1, "epochs": 4, "standardise": 4, "memory": memory}
+    options = {**OPTIONS["discrete"], "interval_us": 80.0, "max_steps": 6, "reward": "pet"}
+    train_run("pqn", TINY, steps=16, options=options, settings=settings, out=folder, eval_every=0)
+    file = folder.parent / "pqn.npz"
+    save_policy(run_policy(folder), file)
+    return folder, file
+
+
+def test_normalised_layers_act_as_their_run(tmp_path):
+    acts_as_its_run(*pqn_run(tmp_path / "run", 0))
+
+
+@pytest.mark.parametrize("learner", ["ippo", "pqn"])
+def test_a_memory_acts_as_its_run(learner, tmp_path):
     """In whole episodes, of a trained run and of its file: by evaluation, and by numpy alone."""
-    folder, file = trained(tmp_path / "gru", "discrete", memory=4)
+    if learner == "ippo":
+        folder, file = trained(tmp_path / "gru", "discrete", memory=4)
+    else:
+        folder, file = pqn_run(tmp_path / "run", 4)
     env = ecn_marl.make(TINY, **view_of(read_policy(file)), max_steps=6)
     ours, theirs = run_controller(folder, env), exported_controller(env, read_policy(file))
     scores = [

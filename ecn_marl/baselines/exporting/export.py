@@ -50,7 +50,7 @@ def export_policy(
         raise bad_value("per_queue", env.per_queue, "False for a policy to be exported")
     if activation not in ACTIVATIONS:
         raise unknown_name("activation", activation, ACTIVATIONS)
-    gru, actor = _memory(actor)
+    gru, norms, actor = _parts(actor)
     layers = _dense_layers(actor)
     if layers is None or layers[0][0].shape[-2] != env.obs_dim:
         allowed = "a trainer whose policy is one network from a port's observation to its action"
@@ -73,11 +73,12 @@ def export_policy(
             "activation": activation,
             "head": head_header(head),
             **({} if gru is None else {"memory": int(gru[1].shape[-1])}),
+            **({"normalised": True} if norms else {}),
         },
         "ports": [{"name": p["name"], "gbps": p["rate_gbps"]} for p in ports],
         **about,
     }
-    return Policy(header, layers, _settings(env, head), gru)
+    return Policy(header, layers, _settings(env, head), gru, norms)
 
 
 def head_header(head: Head) -> dict[str, Any]:
@@ -94,13 +95,27 @@ def _normalisation(env: EcnEnv) -> dict[str, float]:
     return {name: float(getattr(scale, name)) for name in names}
 
 
-def _memory(actor: PyTree) -> tuple[tuple[np.ndarray, np.ndarray] | None, PyTree]:
-    """The GRU of a `Recurrent`, None for other networks; and the parameters without it."""
+Pair = tuple[np.ndarray, np.ndarray]
+"""Weights and biases, or scales and offsets."""
+
+
+def _parts(actor: PyTree) -> tuple[Pair | None, tuple[Pair, ...], PyTree]:
+    """The GRU of a `Recurrent` (None of other networks), the norms, and what is left of them."""
     params = dict(actor.get("params") or {}) if isinstance(actor, dict) else {}
-    if not set(GRU) <= set(params):
-        return None, actor
-    weight, bias = (np.asarray(params.pop(name), np.float32) for name in GRU)
-    return (weight, bias), {**actor, "params": params}
+
+    def array(x: Any) -> np.ndarray:
+        return np.asarray(x, np.float32)
+
+    gru: Pair | None = None
+    if set(GRU) <= set(params):
+        weight, bias = (array(params.pop(name)) for name in GRU)
+        gru = weight, bias
+    count = sum(name.startswith("LayerNorm_") for name in params)
+    norms = [params.pop(f"LayerNorm_{i}") for i in range(count)]
+    if gru is None and not norms:
+        return None, (), actor
+    pairs = tuple((array(norm["scale"]), array(norm["bias"])) for norm in norms)
+    return gru, pairs, {**actor, "params": params}
 
 
 def _dense_layers(actor: PyTree) -> tuple[tuple[np.ndarray, np.ndarray], ...] | None:

@@ -23,7 +23,7 @@ import numpy as np
 
 from ecn_marl._errors import bad_value
 from ecn_marl._files import Output, write_all
-from ecn_marl.baselines.exporting.policy import Policy
+from ecn_marl.baselines.exporting.policy import NORM_EPSILON, Policy
 
 OPSET, IR_VERSION = 17, 8
 """Versions of ONNX: those of 2022, which all runtimes since then read."""
@@ -129,8 +129,19 @@ def _network(graph: _Graph, policy: Policy) -> str:
         if policy.gru is not None and i == last - 1:
             x = _gru(graph, policy, x)
         elif i < last:
-            x = graph.op(activation, x)
+            x = graph.op(activation, _normalised(graph, policy, i, x))
     return x
+
+
+def _normalised(graph: _Graph, policy: Policy, layer: int, x: str) -> str:
+    """The inputs of a layer's activation, normalised if the policy's are."""
+    if not policy.norms:
+        return x
+    scale, offset = policy.norms[layer]
+    # The scale of the operator is one for all rows.
+    ones = graph.constant(np.ones(scale.shape[-1]))
+    x = graph.op("LayerNormalization", x, ones, axis=-1, epsilon=NORM_EPSILON)
+    return graph.op("Add", graph.op("Mul", x, graph.constant(scale)), graph.constant(offset))
 
 
 def _gru(graph: _Graph, policy: Policy, given: str) -> str:

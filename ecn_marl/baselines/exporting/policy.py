@@ -1,8 +1,9 @@
 """A trained policy in one file, to be used where there is neither JAX nor a simulator.
 
 The file is an `.npz` archive without pickles: `header` is JSON (UTF-8 bytes), `w0, b0, w1, …` are
-the layers of a network, `settings` the thresholds of discrete actions. A policy with a memory has
-its GRU's `recurrent` weights and `recurrent_bias`, too. This module needs numpy only.
+the layers of a network, `settings` the thresholds of discrete actions. Layers that are normalised
+have scales and offsets `s0, o0, …`, a policy with a memory its GRU's `recurrent` weights and
+`recurrent_bias`. This module needs numpy only.
 
     policy = ecn_marl.load_policy("policy.npz")
     policy.features                                   # what an observation holds, oldest first
@@ -37,7 +38,7 @@ from ecn_marl.errors import DamagedFile
 FORMAT = "ecn-marl-policy"
 VERSION = 3
 """Latest version of the format. Policies of ports are written as version 1, those of flows as 2,
-those of ports with a memory as 3."""
+those of ports with a memory or normalised layers as 3."""
 
 FLOWS = "flows"
 """Value of `agents` in the header where they are flows; policies of ports have no such entry."""
@@ -84,12 +85,15 @@ class Policy:
             its components; no rows if actions are continuous.
         gru: the GRU's weights of the memory `[units, 3 units]`, and the candidate's bias `[units]`;
             with an axis of ports as the layers. None without a memory.
+        norms: scale and offset of every hidden layer, whose inputs of the activation are normalised
+            first (Ba et al. 2016, "Layer Normalization"); empty where they are not.
     """
 
     header: Mapping[str, Any]
     layers: Sequence[tuple[np.ndarray, np.ndarray]]
     settings: np.ndarray
     gru: tuple[np.ndarray, np.ndarray] | None = None
+    norms: Sequence[tuple[np.ndarray, np.ndarray]] = ()
 
     def __repr__(self) -> str:
         """One line: its algorithm, scenario and shapes."""
@@ -173,6 +177,8 @@ class Policy:
             if self.gru is not None and i == last - 1:
                 x = memory = self._remember(x, memory, chosen)
             elif i < last:
+                if self.norms:
+                    x = _normalised(x, *(part[chosen] for part in self.norms[i]))
                 x = activation(x)
         return x, memory
 
@@ -306,6 +312,18 @@ def _product(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return x @ weight if weight.ndim == 2 else np.einsum("...ai,aio->...ao", x, weight)
 
 
+NORM_EPSILON = 1e-6
+"""Added to the variance where layers are normalised, as Flax does."""
+
+
+def _normalised(x: np.ndarray, scale: np.ndarray, offset: np.ndarray) -> np.ndarray:
+    """Inputs of a layer's activation, normalised over the layer."""
+    centred = x - x.mean(-1, keepdims=True)
+    deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + NORM_EPSILON)
+    result: np.ndarray = centred / deviation * scale + offset
+    return result
+
+
 def _sigmoid(x: np.ndarray) -> np.ndarray:
     # By tanh, which does not overflow.
     return 0.5 * (1.0 + np.tanh(0.5 * x))
@@ -333,9 +351,12 @@ def save_policy(policy: Policy | RatePolicy, path: str | Path) -> None:
         for i, (weight, bias) in enumerate(policy.layers):
             arrays |= {f"w{i}": weight, f"b{i}": bias}
         arrays["settings"] = policy.settings
+        for i, (scale, offset) in enumerate(policy.norms):
+            arrays |= {f"s{i}": scale, f"o{i}": offset}
         if policy.gru is not None:
-            format_fields["version"] = VERSION
             arrays |= dict(zip(GRU, policy.gru, strict=True))
+        if policy.gru is not None or policy.norms:
+            format_fields["version"] = VERSION
     header = np.frombuffer(json.dumps({**format_fields, **policy.header}).encode(), np.uint8)
     write_all({Path(path): Output("wb", lambda file: np.savez(file, header=header, **arrays))})
 
@@ -422,7 +443,9 @@ def _port_policy(header: dict[str, Any], arrays: dict[str, np.ndarray], path: Pa
         gru = None if weight is None or bias is None else (weight, bias)
         if (gru is None) == bool(header["network"].get("memory")):
             raise ValueError
-        policy = Policy(header, layers, arrays["settings"], gru)
+        normalised = count - 1 - (gru is not None) if header["network"].get("normalised") else 0
+        norms = tuple((arrays[f"s{i}"], arrays[f"o{i}"]) for i in range(normalised))
+        policy = Policy(header, layers, arrays["settings"], gru, norms)
         action, _ = policy.step(np.zeros(policy.obs_dim, np.float32), None, 0)
         policy.thresholds_of(action, 0)
         if len(policy.features) * header["features"]["history"] != policy.obs_dim:

@@ -65,7 +65,7 @@ class Mlp(nn.Module):
         standardised: whether features are centred and scaled first, by `centre` and `gain`. They
             are parameters that are not learnt, see `standardise`.
         normalised: whether the inputs of every tanh are normalised over the layer (Ba et al. 2016,
-            "Layer Normalization"). Such a network is not exported.
+            "Layer Normalization").
         ordinal: what outputs are made of; None for outputs of their own.
     """
 

@@ -24,17 +24,20 @@ from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim import Incast, star
 
 
-def policy_of(actions, shared=True, units=0):
+def policy_of(actions, shared=True, units=0, normalised=False):
     """An untrained policy of three ports, and observations of 40 intervals."""
     scenario = Scenario(topology=star(3, gbps=100.0), traffic=(Incast(n_max=2, width=2),), slots=4)
     env = make(scenario, actions=actions, features="pet")
     head, key = head_for(env.action), jax.random.key(4)
     shape = (key, env.obs_dim, env.num_agents, shared)
     if units:
-        params = rc.init_recurrent(rc.Recurrent((16,), units, head.outputs, 1.0, True), *shape)
+        net = rc.Recurrent((16,), units, head.outputs, 1.0, True, normalised)
+        params = rc.init_recurrent(net, *shape)
         params = standardise(params, jnp.full((env.obs_dim,), 0.4), jnp.full((env.obs_dim,), 0.2))
     else:
-        params = init_network(Mlp((16, 8), head.outputs), *shape)
+        params = init_network(Mlp((16, 8), head.outputs, normalised=normalised), *shape)
+    if normalised:
+        params = jax.tree.map(lambda x: x + 0.3, params)
     rng = np.random.default_rng(0)
     obs = rng.uniform(size=(40, env.num_agents, env.obs_dim)).astype(np.float32)
     return export_policy(env, head, params, algorithm="ippo", seed=4), obs
@@ -42,9 +45,12 @@ def policy_of(actions, shared=True, units=0):
 
 @pytest.mark.parametrize("units", [0, 5])
 @pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("actions", ["multidiscrete", "discrete", "box"])
-def test_the_model_is_the_policy(actions, shared, units):
-    policy, obs = policy_of(actions, shared, units)
+@pytest.mark.parametrize(
+    ("actions", "normalised"),
+    [("multidiscrete", False), ("discrete", True), ("box", False)],
+)
+def test_the_model_is_the_policy(actions, normalised, shared, units):
+    policy, obs = policy_of(actions, shared, units, normalised)
     model = onnx_model(policy)
     onnx.checker.check_model(model, full_check=True)
     session, memory = ReferenceEvaluator(model), None

@@ -30,20 +30,27 @@ def env_for(actions):
     return make(scenario, actions=actions, features="pet")
 
 
-def case(actions, shared, tmp_path):
+def case(actions, shared, tmp_path, normalised=False):
     """An environment, an untrained network, and its policy through a file."""
     env = env_for(actions)
     head = head_for(env.action)
-    net = Mlp(HIDDEN, head.outputs)
+    net = Mlp(HIDDEN, head.outputs, normalised=normalised)
     params = init_network(net, jax.random.key(4), env.obs_dim, env.num_agents, shared)
+    if normalised:  # no scale of 1 and no offset of 0
+        params = jax.tree.map(
+            lambda x: x + 0.3 * jnp.sin(jnp.arange(x.size).reshape(x.shape)), params
+        )
     save_policy(export_policy(env, head, params, algorithm="ippo", seed=4), tmp_path / "p.npz")
     return env, head, net, params, read_policy(tmp_path / "p.npz")
 
 
 @pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("actions", ["multidiscrete", "discrete", "box"])
-def test_outputs_are_those_of_the_network(actions, shared, tmp_path):
-    env, head, net, params, policy = case(actions, shared, tmp_path)
+@pytest.mark.parametrize(
+    ("actions", "normalised"),
+    [("multidiscrete", False), ("discrete", False), ("discrete", True), ("box", False)],
+)
+def test_outputs_are_those_of_the_network(actions, shared, normalised, tmp_path):
+    env, head, net, params, policy = case(actions, shared, tmp_path, normalised)
     obs = np.random.default_rng(0).uniform(size=(200, env.num_agents, env.obs_dim))
     obs = obs.astype(np.float32)
     out = apply_network(net, params, jnp.asarray(obs), shared)
@@ -86,12 +93,12 @@ def test_takes_dicts_of_agents(actions, shared, tmp_path):
             policy({"port_3": obs[0]})
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_memory_is_that_of_the_network(shared, tmp_path):
+@pytest.mark.parametrize(("shared", "normalised"), [(True, False), (False, False), (True, True)])
+def test_a_memory_is_that_of_the_network(shared, normalised, tmp_path):
     """Over five intervals, by array, by dict and port by port."""
     env = env_for("discrete")
     head, agents = head_for(env.action), env.num_agents
-    net = rc.Recurrent(HIDDEN, 5, head.outputs, standardised=True)
+    net = rc.Recurrent(HIDDEN, 5, head.outputs, standardised=True, normalised=normalised)
     params = rc.init_recurrent(net, jax.random.key(4), env.obs_dim, agents, shared)
     moments = jnp.full((env.obs_dim,), 0.3), jnp.full((env.obs_dim,), 0.1)
     params = standardise(params, *moments)
