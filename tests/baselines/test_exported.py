@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from commands import TINY, failure, run
+from tiers import tiers
 
 import ecn_marl
 from ecn_marl.baselines.evaluation.episodes import evaluate
@@ -126,7 +127,7 @@ def test_normalised_layers_act_as_their_run(tmp_path):
     acts_as_its_run(*pqn_run(tmp_path / "run", 0))
 
 
-@pytest.mark.parametrize("learner", ["ippo", "pqn"])
+@pytest.mark.parametrize("learner", tiers(["ippo", "pqn"], "pqn"))
 def test_a_memory_acts_as_its_run(learner, tmp_path):
     """In whole episodes, of a trained run and of its file: by evaluation, and by numpy alone."""
     if learner == "ippo":

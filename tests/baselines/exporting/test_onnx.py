@@ -43,11 +43,15 @@ def policy_of(actions, shared=True, units=0, normalised=False):
     return export_policy(env, head, params, algorithm="ippo", seed=4), obs
 
 
-@pytest.mark.parametrize("units", [0, 5])
-@pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(
-    ("actions", "normalised"),
-    [("multidiscrete", False), ("discrete", True), ("box", False)],
+    ("actions", "normalised", "shared", "units"),
+    [
+        ("multidiscrete", False, True, 0),
+        ("multidiscrete", False, False, 5),
+        ("discrete", True, True, 5),
+        ("discrete", True, False, 0),
+        ("box", False, True, 5),
+    ],
 )
 def test_the_model_is_the_policy(actions, normalised, shared, units):
     policy, obs = policy_of(actions, shared, units, normalised)

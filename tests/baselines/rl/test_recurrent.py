@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import tiers
 from toy import ToyEnv, ToyParams
 
 from ecn_marl.baselines.evaluation.episodes import roll_out
@@ -195,8 +196,16 @@ def score(trainer, env, actor):
 
 @pytest.mark.parametrize(
     ("kind", "config", "memory"),
-    [(IPPO, IPPOConfig, 0), (IPPO, IPPOConfig, 16), (MAPPO, MAPPOConfig, 16), (PQN, PQNConfig, 16)],
-    ids=["ippo without", "ippo", "mappo", "pqn"],
+    tiers(
+        [
+            (IPPO, IPPOConfig, 0),
+            (IPPO, IPPOConfig, 16),
+            (MAPPO, MAPPOConfig, 16),
+            (PQN, PQNConfig, 16),
+        ],
+        (IPPO, IPPOConfig, 16),
+        (PQN, PQNConfig, 16),
+    ),
 )
 def test_remembers_what_was_shown_once(kind, config, memory):
     """Without a memory the best answer earns 3/4 from the second interval on; with one, 1."""
