@@ -43,7 +43,7 @@ wheel-test: $(STAMP)  ## the built wheel, outside the checkout: its files, impor
 differential: $(STAMP)  ## the fluid beside packets, case by case (half an hour); the table goes into docs/validation.md
 	$(BIN)/python tests/packets/campaign.py
 
-settings: $(STAMP)  ## J of 36 static settings in the fluid and on packets, four scenarios (hours); the table goes into docs/validation.md
+settings: $(STAMP)  ## J of 36 static settings in the fluid and on packets, five scenarios (hours); the table goes into docs/validation.md
 	$(BIN)/python tests/packets/settings.py
 
 fresh: $(STAMP)  ## property tests with fresh examples (minutes); what fails is printed to be pasted as @example

@@ -75,9 +75,7 @@ def off(scenario: str, result: dict[str, Any]) -> list[str]:
 def main() -> None:
     """Run all scenarios, print the table, and write it into the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "scenarios", nargs="*", default=[n for n in benchmark() if n != "shuffle-serve-v0"]
-    )
+    parser.add_argument("scenarios", nargs="*", default=list(benchmark()))
     parser.add_argument("--episodes", type=int, default=8)
     parser.add_argument(
         "--dt-us", type=float, default=None, help="substep; the scenario's if left out"
