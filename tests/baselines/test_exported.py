@@ -123,6 +123,7 @@ def pqn_run(folder, memory):
     return folder, file
 
 
+@pytest.mark.thorough
 def test_normalised_layers_act_as_their_run(tmp_path):
     acts_as_its_run(*pqn_run(tmp_path / "run", 0))
 

@@ -12,7 +12,10 @@ from skipped import PROGRAMS
 ROOT = Path(__file__).parents[2]
 WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
 
-NO_BRIDGE = {"cuda12", "cuda13", "packets", "records", "notebooks", "docs", "test", "dev"}
+NO_BRIDGE = {
+    *("cuda12", "cuda13", "onnx", "packets", "records", "notebooks"),
+    *("docs", "test", "dev"),
+}
 """Extras without a framework behind them: hardware, and what the `test` lane installs."""
 
 TOGETHER = {"slurm": "ray"}

@@ -221,6 +221,7 @@ def test_decisions_of_learners_have_the_measured_delay(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_acc_online_starts_as_the_offline_model_and_leaves_it():
     """Without exploring and with a learning rate of about 0, it plays as the greedy policy."""
     env = make("websearch-star-v0", features="acc", reward="acc", max_steps=20, load=0.9)
