@@ -40,7 +40,7 @@ format: $(STAMP)
 wheel-test: $(STAMP)  ## the built wheel, outside the checkout: its files, imports, and what users meet first
 	PYTHON="$(BIN)/python" WORKERS="$(WORKERS)" sh .ci/wheel-test
 
-differential: $(STAMP)  ## the fluid beside packets, case by case (half an hour); the table goes into docs/validation.md
+differential: $(STAMP)  ## the fluid beside packets, case by case (minutes); the table goes into docs/validation.md
 	$(BIN)/python tests/packets/campaign.py
 
 settings: $(STAMP)  ## J of 36 static settings in the fluid and on packets, five scenarios (hours); the table goes into docs/validation.md

@@ -5,7 +5,7 @@ every 50 µs.
 Compared are mean completion times of messages and of long flows, over seeds of sizes and marks. The
 table goes into docs/validation.md, between the lines that name this file.
 
-    python tests/packets/campaign.py [--seeds 4] [--dt-us 2] [--quick]
+    python tests/packets/campaign.py [--seeds 12] [--dt-us 2] [--quick]
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def table(rows: list[tuple[dict[str, str], np.ndarray]]) -> str:
 def main() -> None:
     """Run all cases, print the table, and write it into the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--dt-us", type=float, default=2.0)
     parser.add_argument(
         "--quick", action="store_true", help="a seed and a sender; nothing is written"
