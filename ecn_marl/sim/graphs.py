@@ -248,7 +248,7 @@ class GraphState:
         steps: steps completed since the start.
         total: sum of their times, µs, as whole `tickets.TIME_UNIT`s and a rest.
         longest: the longest of them, µs.
-        last: the last of them, µs; NaN before the first.
+        last: the last of them, µs; infinite before the first, as a state must not hold NaN.
     """
 
     seed: Leaf
@@ -353,7 +353,7 @@ class Graph:
             steps=zero,
             total=(zero, jnp.zeros((), real)),
             longest=jnp.zeros((), real),
-            last=jnp.full((), math.nan, real),
+            last=jnp.full((), math.inf, real),
         )
 
     def offer(self, state: GraphState, params: GraphParams, nic_rate: Array) -> Offer:
@@ -461,7 +461,8 @@ class Graph:
             xp: `numpy` for float64, or `jax.numpy` where the state is traced.
 
         Returns:
-            `steps`; `step_us`, their mean time, NaN without steps; `longest_us`; `last_us`.
+            `steps`; `step_us`, their mean time; `longest_us`; `last_us`. Without steps the mean and
+            the last time are NaN.
         """
         del elapsed_us
         values = *state.total, state.steps, state.longest, state.last
@@ -469,4 +470,5 @@ class Graph:
         # Without steps the mean is 0 / 0: NaN, as documented.
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = xp.asarray((high * TIME_UNIT + low) / steps)
+        last = xp.where(steps > 0, last, math.nan)
         return {"steps": steps, "step_us": mean, "longest_us": longest, "last_us": last}

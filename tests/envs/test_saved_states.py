@@ -157,3 +157,13 @@ def test_a_restored_state_goes_on_bit_by_bit(midway, tmp_path, through):
     for a, b in zip(expected, play(restored, 6, 10)[1], strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ecn_marl.scenarios())
+def test_no_first_state_holds_nan(name):
+    """A training does not save a state with NaN: it stops."""
+    env = ecn_marl.make(name)
+    _, state = jax.jit(env.reset)(jax.random.key(0), env.default_params)
+    real = [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)]
+    assert not any(bool(jnp.isnan(x).any()) for x in real)

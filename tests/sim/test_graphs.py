@@ -104,6 +104,15 @@ def test_every_flow_begins_when_the_last_of_those_before_it_has_finished(seed, p
     assert metrics["last_us"] == pytest.approx(times[-1], abs=off)
 
 
+def test_before_the_first_step_there_is_no_time_and_no_nan():
+    """A training whose state held NaN would stop where it saves a checkpoint."""
+    params = graph_params(random_nodes(0), 5.0, EDGES)
+    _, state, _ = drive(SMALL, params, 1, lambda _: 1e6)
+    assert not any(np.isnan(x).any() for x in jax.tree.leaves(jax.device_get(state)))
+    metrics = SMALL.metrics(jax.device_get(state), TICK)
+    assert metrics["steps"] == 0 and np.isnan(metrics["last_us"]) and np.isnan(metrics["step_us"])
+
+
 JITTERED = Graph(
     random_nodes(0), pause_us=80.0, width=NODES, pause_jitter=0.5, size_jitter=0.25, start_us=200.0
 )
