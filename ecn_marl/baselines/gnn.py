@@ -105,13 +105,15 @@ def _averages(
 ) -> Float[Array, "*b switches m"]:
     """Averages over the ports of every switch; zeros where it has none."""
     rows = [[port for port, switch in enumerate(of) if switch == i] for i in range(switches)]
-    longest = max(map(len, rows))
     # All rows as long as the longest: what is read is linear in ports if switches are alike.
+    longest = max(1, *map(len, rows))
     members = np.array([row + [0] * (longest - len(row)) for row in rows], np.int32)
-    weight = np.array([[1.0 / len(row)] * len(row) + [0.0] * (longest - len(row)) for row in rows])
+    weight = np.zeros(members.shape, np.float32)
+    for row, ports in zip(weight, rows, strict=True):
+        row[: len(ports)] = 1.0 / max(len(ports), 1)  # a single switch has no port that leads to it
     told = message[..., members.reshape(-1), :]
     told = told.reshape(*message.shape[:-2], switches, longest, message.shape[-1])
-    return (told * weight.astype(np.float32)[..., None]).sum(-2)
+    return (told * weight[..., None]).sum(-2)
 
 
 class MessagePassing(nn.Module):

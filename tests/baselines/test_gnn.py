@@ -17,7 +17,7 @@ from ecn_marl.baselines.gnn import GNN, GNNConfig, MessagePassing, Neighbours
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.training.loop import train
 from ecn_marl.envs.registry import make
-from ecn_marl.sim import dumbbell, leaf_spine
+from ecn_marl.sim import dumbbell, leaf_spine, star
 
 PARAMS = ToyParams(max_steps=10)
 FABRIC = leaf_spine(2, 3, 2)
@@ -57,12 +57,13 @@ def test_ports_hear_their_neighbours_and_nobody_else(hidden):
     assert not once.all() and once.diagonal().all()
 
 
-def test_messages_are_averaged():
-    """By hand, for a port to a host and for one to a switch."""
-    net = Neighbours.of(FABRIC)
-    message = jax.random.normal(jax.random.key(0), (2, FABRIC.n_ports, 3))
-    heard = np.asarray(net.heard(message)).reshape(2, FABRIC.n_ports, 3, 3)
-    ports, rows = FABRIC.ports, np.asarray(message)
+@pytest.mark.parametrize(("topology", "exchanged"), [(FABRIC, 16), (star(3), 0)])
+def test_messages_are_averaged(topology, exchanged):
+    """By hand, for a port to a host and for one to a switch; and where there is one switch."""
+    net = Neighbours.of(topology)
+    message = jax.random.normal(jax.random.key(0), (2, topology.n_ports, 3))
+    heard = np.asarray(net.heard(message)).reshape(2, topology.n_ports, 3, 3)
+    ports, rows = topology.ports, np.asarray(message)
 
     def mean(chosen):
         return rows[:, chosen].mean(1) if any(chosen) else np.zeros((2, 3))
@@ -74,8 +75,8 @@ def test_messages_are_averaged():
             mean([x.switch == port.peer for x in ports]),
         )
         np.testing.assert_allclose(heard[:, i], np.stack(expected, 1), rtol=1e-5)
-    between = [port for port in ports if port.peer in FABRIC.switches]
-    assert net.exchanged == 2 * len(between) == 16
+    between = [port for port in ports if port.peer in topology.switches]
+    assert net.exchanged == 2 * len(between) == exchanged
 
 
 def test_numbers_of_ports_mean_nothing():
