@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import ecn_marl
 from ecn_marl._regimes import REGIMES, regime, remarks
 from ecn_marl.render.tables import replay_tables
 from ecn_marl.sim import star
 from ecn_marl.sim.config import SimConfig
-from ecn_marl.sim.regimes import regimes_of
+from ecn_marl.sim.regimes import is_balanced, regimes_of
 from ecn_marl.sim.replay import FlowList, Settings, replay
 from ecn_marl.sim.transports import parse_transport
 from ecn_marl.sim.transports.mixed import Mixed
@@ -76,3 +77,13 @@ def test_every_regime_has_a_remark():
     names = [row.name for row in REGIMES]
     assert len(set(names)) == len(names)
     assert all(row.error in text for row, text in zip(REGIMES, remarks(names), strict=True))
+
+
+def test_a_balanced_burst_is_told_by_its_flows():
+    """`shuffle-serve-v0` has it; half as many flows, or one host that gets more, have not."""
+    shuffle, restore = (ecn_marl.make(f"{name}-serve-v0").sim for name in ("shuffle", "restore"))
+    assert "balanced-bursts" in regimes_of(shuffle) and "balanced-bursts" not in regimes_of(restore)
+    pairs = [(a, b) for a in range(4) for b in range(4) if a != b for _ in range(4)]
+    assert is_balanced(pairs)
+    assert not is_balanced([*pairs, (1, 0)])
+    assert not is_balanced([(a, (a + 1) % 4) for a in range(4) for _ in range(12)])  # one host each
