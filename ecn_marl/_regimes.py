@@ -56,8 +56,8 @@ REGIMES = (
     Regime(
         "balanced-bursts",
         "a dozen flows or more from every NIC to several hosts, all begun at once",
-        "NICs offer what ports carry, and backlogs last 15 to 30 % longer on packets: short flows "
-        "are 9 to 13 % slower there under shallow thresholds, their p99 18 to 30 %",
+        "NICs offer what ports carry, and backlogs end sooner than on packets: under shallow "
+        "thresholds short flows are 10 to 13 % too fast, and their p99 is 18 to 30 % too low",
     ),
     Regime(
         "losses",

@@ -42,8 +42,6 @@ from ecn_marl.baselines.rl.networks import (
     Applied,
     Mlp,
     apply_network,
-    init_network,
-    network_flops,
     one_agent,
     standardise,
 )
@@ -214,11 +212,7 @@ class PQN(Trainer):
         """A fresh network, and fresh environments in different phases of their episodes."""
         c, env = self.config, self.env
         key, net_key, env_key, phase_key = jax.random.split(key, 4)
-        shape = (net_key, env.obs_dim, env.num_agents, c.shared)
-        if isinstance(self.net, rc.Recurrent):
-            actor = rc.init_recurrent(self.net, *shape)
-        else:
-            actor = init_network(self.net, *shape)
+        actor = rc.init_agents(self.net, net_key, env.obs_dim, env.num_agents, c.shared)
         obs, state, measured = start_measured(
             env, env_key, phase_key, params, c.envs, c.standardise
         )
@@ -393,11 +387,8 @@ class PQN(Trainer):
     @property
     def flops(self) -> int:
         """Floating-point operations of one inference, without those of layer normalisation."""
-        if isinstance(self.net, rc.Recurrent):
-            return rc.recurrent_flops(self.net, self.env.obs_dim)
-        return network_flops(self.config.hidden, self.env.obs_dim, self.head.outputs)
+        return rc.decision_flops(self.net, self.env.obs_dim)
 
     def modules(self, actor: PyTree) -> dict[str, tuple[Applied, Any]]:
         """The network and the parameters that one port needs, to measure their cost."""
-        net = rc.OneStep(self.net) if isinstance(self.net, rc.Recurrent) else self.net
-        return {"policy": (net, one_agent(actor, self.config.shared))}
+        return {"policy": (rc.timed(self.net), one_agent(actor, self.config.shared))}

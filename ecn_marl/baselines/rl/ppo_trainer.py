@@ -28,8 +28,6 @@ from ecn_marl.baselines.rl.gae import gae
 from ecn_marl.baselines.rl.networks import (
     Applied,
     Mlp,
-    init_network,
-    network_flops,
     one_agent,
     standardise,
 )
@@ -118,10 +116,8 @@ class PPOTrainer(Trainer):
 
     def init_agents(self, net: nn.Module, key: jax.Array) -> PyTree:
         """Parameters of an `agent_network`, for all agents or of each."""
-        args = (key, self.env.obs_dim, self.env.num_agents, self.config.shared)
-        if isinstance(net, rc.Recurrent):
-            return rc.init_recurrent(net, *args)
-        return init_network(net, *args)
+        shared = self.config.shared
+        return rc.init_agents(net, key, self.env.obs_dim, self.env.num_agents, shared)
 
     @abstractmethod
     def init_critic(self, key: jax.Array) -> PyTree:
@@ -278,14 +274,11 @@ class PPOTrainer(Trainer):
     @property
     def flops(self) -> int:
         """Floating-point operations of one inference."""
-        if isinstance(self.actor, rc.Recurrent):
-            return rc.recurrent_flops(self.actor, self.env.obs_dim)
-        return network_flops(self.config.hidden, self.env.obs_dim, self.head.outputs)
+        return rc.decision_flops(self.actor, self.env.obs_dim)
 
     def modules(self, actor: PyTree) -> dict[str, tuple[Applied, PyTree]]:
         """The network and the parameters that one port needs, to measure their cost."""
-        net = rc.OneStep(self.actor) if isinstance(self.actor, rc.Recurrent) else self.actor
-        return {"policy": (net, one_agent(actor, self.config.shared))}
+        return {"policy": (rc.timed(self.actor), one_agent(actor, self.config.shared))}
 
     def network(self, actor: PyTree) -> Network | None:
         """The policy, to be exported."""

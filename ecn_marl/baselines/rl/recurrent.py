@@ -27,7 +27,15 @@ from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.evaluation.own_policies import PurePolicy
 from ecn_marl.baselines.rl.distributions import Head
-from ecn_marl.baselines.rl.networks import apply_network, centred, layer, network_flops
+from ecn_marl.baselines.rl.networks import (
+    Applied,
+    Mlp,
+    apply_network,
+    centred,
+    init_network,
+    layer,
+    network_flops,
+)
 from ecn_marl.errors import InvalidValue
 
 
@@ -144,6 +152,14 @@ def init_recurrent(
     return jax.lax.map(lambda agent_key: net.init(agent_key, x, memory, ended), keys)
 
 
+def init_agents(
+    net: nn.Module, key: jax.Array, features: int, num_agents: int, shared: bool
+) -> PyTree:
+    """Parameters of agents' networks, with a memory or without; see `networks.init_network`."""
+    draw = init_recurrent if isinstance(net, Recurrent) else init_network
+    return draw(net, key, features, num_agents, shared)  # type: ignore[arg-type]
+
+
 def unroll(
     net: Recurrent,
     params: PyTree,
@@ -218,6 +234,19 @@ def recurrent_flops(net: Recurrent, features: int) -> int:
     before = network_flops(net.hidden, features, 3 * units)
     # Its products of the memory, and ten operations for each of the units.
     return before + 6 * units**2 + 10 * units + network_flops((), units, net.outputs)
+
+
+def decision_flops(net: nn.Module, features: int) -> int:
+    """Floating-point operations of one evaluation, without those of layer normalisation."""
+    if isinstance(net, Recurrent):
+        return recurrent_flops(net, features)
+    assert isinstance(net, Mlp)  # others count their own
+    return network_flops(net.hidden, features, net.outputs)
+
+
+def timed(net: nn.Module) -> Applied:
+    """The network as one from an observation to outputs, to time an inference."""
+    return OneStep(net) if isinstance(net, Recurrent) else net
 
 
 @struct.dataclass
