@@ -65,7 +65,6 @@ TABLES: dict[str, Callable[[], str]] = {
         recorded.rewards_of_ippo,
         recorded.learners_sealed,
         recorded.learners_packets,
-        recorded.learners_today,
         recorded.arms_of_learners,
         performance.speed_machine,
         performance.speed_environments,

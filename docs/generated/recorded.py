@@ -288,16 +288,6 @@ def learners_packets() -> str:
     return markdown(head, rows)
 
 
-def learners_today() -> str:
-    """The same on tuning episodes, of learners that have no sealed results."""
-    sealed = {row["scenario"]: row["seeds"] for row in _sealed()}
-    rows = json.loads((RESULTS / "learners.json").read_text())["today"]
-    for row in rows:
-        done = sealed.get(row["scenario"], ())
-        row["seeds"] = {name: x for name, x in row["seeds"].items() if name not in done}
-    return _beside_the_rule([row for row in rows if row["seeds"]])
-
-
 def _sealed() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads((RESULTS / "sealed.json").read_text())["scenarios"]
     return found

@@ -34,10 +34,9 @@ def tables():
     return tables
 
 
-def rows(name: str) -> list[list[str]]:
-    """Cells of a table of the MDP's page, without its head."""
-    block = re.search(rf"<!-- table: {name} -->\n(.*?)<!-- end -->", MDP.read_text(), re.DOTALL)
-    lines = block[1].strip().splitlines()[2:]
+def rows(table: str) -> list[list[str]]:
+    """Cells of a table, without its head."""
+    lines = table.strip().splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
@@ -54,9 +53,9 @@ def test_a_wrong_figure_is_seen(tables):
     assert tables.renewed(text.replace("| `pet` | `queue`", "| `pet` | `quota`")) == text
 
 
-def test_formulas_give_the_examples():
+def test_formulas_give_the_examples(tables):
     """The formulas that the page states in words, in float64, against its table."""
-    table = rows("queue-examples")
+    table = rows(tables.TABLES["queue-examples"]())
     assert len(table) > 10
     for kb, *cells in ([float(cell) for cell in row] for row in table):
         n = sum(kb > 5 * 2**i for i in range(10))
@@ -66,11 +65,11 @@ def test_formulas_give_the_examples():
             assert cell == pytest.approx(min(value, 1.0), abs=0.51 * 10**-digits)
 
 
-def test_every_feature_reward_and_info_is_defined():
+def test_every_feature_reward_and_info_is_defined(tables):
     from ecn_marl.envs.features import FEATURE_SETS, FEATURES
     from ecn_marl.envs.rewards import REWARDS
 
-    page = MDP.read_text()
+    page = tables.shown(MDP.read_text())
     first = {
         cell for line in page.splitlines() if line.startswith("|") for cell in line.split("|")[1:2]
     }
