@@ -21,6 +21,7 @@ from ecn_marl.baselines.algorithms import (
 from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import OPTIONS, in_view, lookup, make
+from ecn_marl.envs.rewards import reward_function
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.experiments.recipes import Recipe, learners, recipe, steps_of
 from ecn_marl.wrappers.randomised import ranges_of
@@ -196,9 +197,10 @@ def new_job(
     if "envs" in job_fields:
         values["envs"] = job_fields["envs"]
     scenario = job_fields.get("scenario", DEFAULT_SCENARIO)
-    in_benchmark = algorithm in learners() and lookup(scenario).benchmark
-    base_recipe = recipe(scenario, algorithm) if in_benchmark else Recipe(algorithm)
-    steps = steps_of(scenario, algorithm) if in_benchmark else DEFAULT_STEPS
+    # Recipes are for rewards in completion times: flows of the benchmark, steps of jobs.
+    by_recipe = algorithm in learners() and reward_function(lookup(scenario).reward).accrues
+    base_recipe = recipe(scenario, algorithm) if by_recipe else Recipe(algorithm)
+    steps = steps_of(scenario, algorithm) if by_recipe else DEFAULT_STEPS
     # What belongs to the recipe's reward or features does not belong to those that the user names.
     replaced = ("credit", "reward_options") if "reward" in view else ()
     replaced = (*replaced, "history") if "features" in view else replaced

@@ -111,6 +111,9 @@ def test_training_in_a_benchmark_scenario_starts_from_its_recipe():
     assert not {"credit", "reward_options"} & set(paper.options), "they belong to another reward"
     plain = jobs.new_job("ippo", {"scenario": "websearch-v0"}, {}, [])
     assert (plain.options, plain.settings, plain.steps) == ({}, {}, jobs.DEFAULT_STEPS)
+    of_steps = jobs.new_job("ippo", {"scenario": "storage-train-v0"}, {}, [])
+    assert of_steps.options["reward"] == "objective-shaped"  # it pays for steps of jobs, too
+
 
 
 def test_searches_that_ship_are_used(tmp_path, monkeypatch):
