@@ -57,6 +57,9 @@ class Part:
         reward: weight of its slowdown in the reward; that of flows is the scenario's
             `slowdown_weights`.
         par: slowdown at which a step earns nothing; 0 if steps do not follow each other.
+        longest: the longest step in place of their mean time: the p99, where an episode has fewer
+            than a hundred of them. A present step counts with its age. The reward is of times in
+            steps, so such a part has none.
     """
 
     name: Annotated[str, TEXT]
@@ -65,6 +68,7 @@ class Part:
     ideal_us: Annotated[float, Real(low=0.0, high=1e9, unit="µs")] = 0.0
     reward: Annotated[float, Real(low=0.0, high=1e6)] = 0.0
     par: Annotated[float, Real(low=0.0, high=1e6)] = 0.0
+    longest: bool = False
 
     def __post_init__(self) -> None:
         """Check all fields."""
@@ -77,6 +81,9 @@ class Part:
             raise bad_value("part", self.name, allowed)
         if self.reward and not self.sources:
             raise bad_value("reward", self.reward, "0: flows have slowdown_weights")
+        if self.longest and (self.reward or not self.sources):
+            allowed = "False for slowdowns of flows, and where steps earn a reward"
+            raise bad_value("longest", True, allowed)
 
 
 def check_parts(parts: Sequence[Part], traffic: Sequence[Source]) -> None:
@@ -157,7 +164,11 @@ def objective_metrics(
     found: dict[str, Array] = {}
     for part in parts:
         found[WEIGHT + part.name] = jnp.float32(part.weight)
-        if part.sources:
+        if part.longest:
+            jobs: Any = [(traffic[i], states[i]) for i in part.sources]
+            times = [job.longest_step(state, tick_us) for job, state in jobs]
+            found[PART + part.name] = jnp.stack(times).max() / part.ideal_us
+        elif part.sources:
             begun, spent = _in_steps(part, traffic, states, tick_us)
             found[PART + part.name] = spent / begun / part.ideal_us
     return found

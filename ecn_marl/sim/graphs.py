@@ -439,10 +439,25 @@ class Graph:
             state: state of this source at the end of a tick.
             elapsed: length of a tick, µs.
         """
-        age = (state.tick - state.begun_tick) * elapsed - jnp.asarray(state.begun)
+        age = self._age(state, elapsed)
         high, low = state.total
-        spent: Array = high * TIME_UNIT + low + jnp.maximum(age, 0.0)
+        spent: Array = high * TIME_UNIT + low + age
         return jnp.asarray(state.steps) + (age > 0.0), spent
+
+    def longest_step(self, state: GraphState, elapsed: float) -> Array:
+        """Time of the longest step, µs; the present one counts with its age. NaN before the first.
+
+        Args:
+            state: state of this source at the end of a tick.
+            elapsed: length of a tick, µs.
+        """
+        longest = jnp.maximum(state.longest, self._age(state, elapsed))
+        return jnp.where(longest > 0.0, longest, jnp.nan)
+
+    def _age(self, state: GraphState, elapsed: float) -> Array:
+        """Age of the present step, µs; 0 between steps."""
+        age = (state.tick - state.begun_tick) * elapsed - jnp.asarray(state.begun)
+        return jnp.maximum(age, 0.0)
 
     def progress(self, state: GraphState) -> Array:
         """Steps completed, and the share of the present one's flows that have finished."""

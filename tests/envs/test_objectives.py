@@ -14,7 +14,7 @@ from ecn_marl import _parts
 from ecn_marl.baselines.evaluation.completion import summarise
 from ecn_marl.baselines.evaluation.episodes import Evaluation
 from ecn_marl.baselines.evaluation.objective import episode_objective
-from ecn_marl.envs.objectives import Part
+from ecn_marl.envs.objectives import Part, objective_metrics
 from ecn_marl.envs.registry import lookup
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import ai_network as ai
@@ -29,6 +29,7 @@ from ecn_marl.envs.scenarios import (
 from ecn_marl.sim import Incast, Poisson, star
 from ecn_marl.sim.collectives import ring_all_reduce, stripe_read
 from ecn_marl.sim.graphs import Graph
+from ecn_marl.sim.tickets import TIME_UNIT
 
 RING_BYTES, STRIPE = 400_000, 600_000
 RING = Graph(ring_all_reduce((0, 1, 2, 3), RING_BYTES), pause_us=150.0, pause_jitter=0.5)
@@ -127,6 +128,28 @@ def test_j_is_the_weighted_geometric_mean_of_the_parts(episode):
     assert _parts.formula(summary["weights"]) == "J = ring^0.25 · read^0.5 · short_mean^0.25"
 
 
+def test_the_longest_step_is_that_of_the_steps_one_by_one(episode):
+    """The times of steps as they end; a step that is on counts with its age."""
+    env, _, states, _ = episode
+    tail = (Part("worst", 1.0, (0, 1), 10.0, longest=True),)
+    worst, last_steps = 0.0, [0, 0]
+    for state in states[1:]:
+        for i in (0, 1):
+            source, own = env.sim.traffic[i], state.sim.traffic[i]
+            if int(own.steps) > last_steps[i]:
+                assert int(own.steps) == last_steps[i] + 1, "one at a time, or some are missed"
+                worst, last_steps[i] = max(worst, float(own.last)), int(own.steps)
+        found = objective_metrics(tail, env.sim.traffic, state.sim.traffic, env.sim.tick_us)
+        value = 10.0 * float(found["part:worst"])
+        begun = [env.sim.traffic[i].in_steps(state.sim.traffic[i], env.sim.tick_us) for i in (0, 1)]
+        ages = [
+            float(spent) - float(own.total[0] * TIME_UNIT + own.total[1])
+            for (_, spent), own in zip(begun, state.sim.traffic, strict=False)
+        ]
+        assert value == pytest.approx(max(worst, *ages), rel=1e-5)
+    assert min(last_steps) >= 2
+
+
 def test_the_oracle_is_told_whether_the_job_is_in_a_step(episode):
     env, params, states, _ = episode
     assert env.phase_names == ("between steps", "in a step")
@@ -156,6 +179,8 @@ def test_rewards_of_the_papers_have_no_part_of_steps():
         (lambda: Part("a:b", 1.0, (0,), 5.0), "without a colon"),
         (lambda: Part("short_mean", reward=1.0), "flows have slowdown_weights"),
         (lambda: Part("ring", 0.0, (0,), 5.0), "weight = 0"),
+        (lambda: Part("ring", 1.0, (0,), 5.0, reward=1.0, longest=True), "longest = True"),
+        (lambda: Part("short_mean", longest=True), "longest = True"),
         (lambda: ecn_marl.make(replace(SMALL, objective=PARTS[:1] * 2)), "each part once"),
         (
             lambda: ecn_marl.make(replace(SMALL, objective=(Part("x", 1.0, (2,), 5.0),))),
