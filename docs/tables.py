@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from generated import command_line, decisions, network, performance, recorded
+from generated import command_line, decisions, learners, network, performance, recorded
 
 HERE = Path(__file__).parent
 
@@ -62,10 +62,13 @@ TABLES: dict[str, Callable[[], str]] = {
         recorded.papers_acc,
         recorded.papers_haecn,
         recorded.reliability,
-        recorded.rewards_of_ippo,
-        recorded.learners_sealed,
-        recorded.learners_packets,
-        recorded.arms_of_learners,
+        learners.rewards_of_ippo,
+        learners.learners_sealed,
+        learners.learners_packets,
+        learners.arms_of_learners,
+        learners.ablations,
+        learners.budgets,
+        learners.needs,
         performance.speed_machine,
         performance.speed_environments,
         performance.speed_training,

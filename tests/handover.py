@@ -12,7 +12,7 @@ import numpy as np
 from flax import struct
 
 from ecn_marl.envs.actions import parse_ecn
-from ecn_marl.envs.ecn import PhaseEcn
+from ecn_marl.envs.episode import PhaseEcn
 
 BINS = 400
 TOP = 1e4

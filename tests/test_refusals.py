@@ -43,7 +43,7 @@ from ecn_marl.sim.loops import ClosedLoop
 from ecn_marl.sim.phased_incast import PhasedIncast
 from ecn_marl.sim.topology import fat_tree, parse_topology
 from ecn_marl.sim.transports import parse_transport
-from ecn_marl.envs.ecn import HostGroup
+from ecn_marl.envs.episode import HostGroup
 from ecn_marl.envs.rate.scenarios import RateScenario
 from ecn_marl.envs.actions import DiscreteAction
 from ecn_marl.sim.graphs import Node

@@ -30,9 +30,10 @@ def paper_scenarios() -> str:
 
 
 def _scenario_table(names: Sequence[str]) -> str:
-    """Scenarios with their network and clocks."""
+    """Scenarios with their network and clocks, and what they ask of a policy."""
     import ecn_marl
     from ecn_marl.envs.registry import lookup
+    from generated.learners import label
 
     rows = []
     for name in names:
@@ -50,10 +51,11 @@ def _scenario_table(names: Sequence[str]) -> str:
                 f"{sim.transport.kind}:{sim.transport.name}",
                 f"{sim.dt_us:g} / {sim.tick_us:g} / {env.interval_us:g}",
                 env.horizon,
+                label(name),
             )
         )
     head = ("scenario", "benchmark", "network", "hosts", "agents", "ports, Gb/s", "senders")
-    return markdown((*head, "substep / tick / Δt, µs", "intervals"), rows)
+    return markdown((*head, "substep / tick / Δt, µs", "intervals", "asks for"), rows)
 
 
 def superseded() -> str:

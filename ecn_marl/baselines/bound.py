@@ -30,7 +30,8 @@ from ecn_marl.baselines.evaluation.episodes import (
     with_memory,
 )
 from ecn_marl.envs.actions import ThresholdsAction
-from ecn_marl.envs.ecn import PHASE, EcnEnv, PhaseEcn
+from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.episode import PHASE, PhaseEcn
 from ecn_marl.sim.queues import Ecn
 
 

@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.envs.ecn import PhaseEcn
+from ecn_marl.envs.episode import PhaseEcn
 from ecn_marl.envs.interface import Environment, PortEnvironment
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.topology import KB

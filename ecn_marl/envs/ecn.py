@@ -12,134 +12,42 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
-from ecn_marl._checks import INT32, TEXT, Each, Whole, check, check_numbers
-from ecn_marl._flags import FLAGGED
-from ecn_marl._types import Leaf
+from ecn_marl._checks import check_numbers
 from ecn_marl.envs import queues
 from ecn_marl.envs import telemetry as tm
 from ecn_marl.envs.actions import BASE_GBPS, ActionCodec, EcnSetting, parse_ecn
 from ecn_marl.envs.agent_checks import check_shape
 from ecn_marl.envs.agents import PORT, Agents, agents_of
-from ecn_marl.envs.episode_sums import EpisodeSums, port_metrics
+from ecn_marl.envs.episode import (
+    PHASE,
+    SAME,
+    EnvParams,
+    EnvState,
+    HostGroup,
+    PhaseEcn,
+    Step,
+    accounts,
+    episode_metrics,
+)
+from ecn_marl.envs.episode_sums import EpisodeSums
 from ecn_marl.envs.features import FeatureScale, FeatureSet, fill, flatten
-from ecn_marl.envs.objectives import OF_JOB, Part, accrued, objective_metrics, within_step
+from ecn_marl.envs.objectives import OF_JOB, Part, accrued, within_step
 from ecn_marl.envs.reward_reference import RewardReference
 from ecn_marl.envs.rewards import Reward, RewardParams
 from ecn_marl.envs.spaces import Box, Space, of_agents
 from ecn_marl.sim.failures import fail_links
 from ecn_marl.sim.jobs import Timeline, clock_of
-from ecn_marl.sim.metrics import source_metrics
 from ecn_marl.sim.simulator import Ecn, PortStats, SimParams, SimState, Simulator
-from ecn_marl.sim.sizes import counter_value
 from ecn_marl.sim.state import PortSums
 from ecn_marl.sim.stats import idle, summarise, to_info
-from ecn_marl.sim.tickets import TIME_UNIT
 from ecn_marl.sim.topology import GBPS
-
-ACCOUNTS = (
-    *("offered", "started", "finished", "unfinished", "waiting"),
-    *("deferred", "deferred_us", "dropped", "late_feedback"),
-)
-"""Counts of the flows of an episode, see `EcnEnv.accounts`, which has its flags as well."""
-
-PHASE = "phase"
-"""Entry of `info` with the phase of the next interval; `make(counts=("phase",))` asks for it."""
-
-FLOWLETS = ("flowlets", "flowlets_kept")
-"""Further accounts where `load_balancing` is `flowlet`."""
-
-SAME = (*ACCOUNTS, *FLOWLETS, FLAGGED)
-"""Entries of `info` that are the same for all ports."""
-
-
-@dataclass(frozen=True)
-class HostGroup:
-    """Hosts that share a role, or a place on the timeline.
-
-    Attributes:
-        name: name of their ports in `EcnEnv.port_groups`.
-        hosts: names of hosts.
-        shift: phases by which they run behind the timeline.
-    """
-
-    name: Annotated[str, TEXT]
-    hosts: Annotated[tuple[str, ...], Each(TEXT)]
-    shift: Annotated[int, Whole(low=-INT32)] = 0
-
-    def __post_init__(self) -> None:
-        """Check all fields."""
-        check(self)
-
-
-@struct.dataclass
-class PhaseEcn(Ecn):
-    """Thresholds for each phase, bytes, leaves `[phases, A]`: for policies that know the phase."""
-
-    def during(self, phase: Int[Array, "*agents"]) -> Ecn:
-        """Thresholds of the current phase: one phase for all ports, or one for each port."""
-
-        def pick(table: Leaf) -> Array:
-            rows = jnp.broadcast_to(phase, table.shape[1:])
-            return jnp.take_along_axis(jnp.asarray(table), rows[None], 0)[0]
-
-        return Ecn(kmin=pick(self.kmin), kmax=pick(self.kmax), pmax=pick(self.pmax))
-
-
-@struct.dataclass
-class EnvParams:
-    """Traced parameters of an episode; vmap over them to randomise the network.
-
-    Attributes:
-        sim: network, senders, traffic.
-        reward: constants of the reward.
-        scale: units of the features.
-        max_steps: tuning intervals in an episode; it is truncated there.
-    """
-
-    sim: SimParams
-    reward: RewardParams
-    scale: FeatureScale
-    max_steps: Annotated[Leaf, Whole(low=1)]
-
-
-@struct.dataclass
-class EnvState:
-    """State of an episode.
-
-    Attributes:
-        sim: state of the network.
-        ecn: thresholds in force, bytes, `[P]` each, with `per_queue` `[P, C]`.
-        history: the last k observations of an interval that ports have shown, `[P, k, width]`.
-        steps: intervals so far.
-        sums: sums for `episode_metrics`.
-        telemetry: observations and thresholds that are delayed; None without such options.
-    """
-
-    sim: SimState
-    ecn: Ecn
-    history: Leaf
-    steps: Leaf
-    sums: EpisodeSums
-    telemetry: tm.TelemetryState | None = None
-
-
-Step = tuple[
-    Float[Array, "agents obs"],
-    EnvState,
-    Float[Array, " agents"],
-    Bool[Array, " agents"],
-    Bool[Array, " agents"],
-    dict[str, Array],
-]
-"""`obs, state, reward, terminated, truncated, info` of a step."""
 
 
 @dataclass(frozen=True)
@@ -569,96 +477,12 @@ class EcnEnv:
         return self.grouping.mean(state.history[:, -1]).reshape(-1)
 
     def accounts(self, sim: SimState, params: EnvParams) -> dict[str, Array]:
-        """Counts of the flows and bytes of the episode so far; scalars, of the whole network.
-
-        Returns:
-            Flows `offered` (started or waiting), `started`, `finished`, `unfinished` (started, not
-            finished), `waiting` (arrived, without a slot; a lower bound, see `Simulator.waiting`),
-            `deferred` (those that waited for a slot) and the time they waited, `deferred_us`;
-            `dropped` bytes; `late_feedback`, ticks of flows whose feedback was cut; `flags`, the
-            structures of fixed size that were too small, see `sim.flags`. With the load
-            balancing `flowlet` also `flowlets`, paths drawn after the first of a flow, and
-            `flowlets_kept`, ticks of flows that kept a path because an older one had to drain.
-        """
-        totals, waiting = sim.totals, self.sim.waiting(sim, params.sim)
-        finished = totals.finished.sum()
-        flowlets = (
-            {} if totals.flowlets is None else dict(zip(FLOWLETS, totals.flowlets, strict=True))
-        )
-        return {
-            "offered": totals.started + waiting,
-            "started": totals.started,
-            "finished": finished,
-            "unfinished": totals.started - finished,
-            "waiting": waiting,
-            "deferred": totals.deferred,
-            "deferred_us": counter_value(totals.deferred_us, TIME_UNIT),
-            "dropped": counter_value(totals.dropped),
-            "late_feedback": counter_value(totals.late_feedback),
-            # int32, as faces and records know no unsigned numbers; exact as a float, too.
-            FLAGGED: jnp.asarray(sim.flags).astype(jnp.int32),
-            **flowlets,
-        }
+        """Counts of the flows and bytes of the episode so far, see `episode.accounts`."""
+        return accounts(self.sim, sim, params.sim)
 
     def episode_metrics(self, state: EnvState, params: EnvParams) -> dict[str, Array]:
-        """Metrics of the episode so far; means over ports and time unless said otherwise.
-
-        Returns:
-            `reward`, `queue_mean` and `queue_std` (bytes), `utilisation`, `paused` (share of
-            time); all `accounts`; counts `pauses`, `flow_ticks`, `bytes_offered`, `bytes_spilled`
-            (see `sim.state.Totals`); per size class `[3]` (mice, medium, elephants)
-            `flows_finished`. `flows_started`, `flows_waiting`, `bytes_dropped` and `feedback_cut`
-            are second names of `started`, `waiting`, `dropped` and `late_feedback`.
-
-            Of the measured flows, by size class: `flows_measured`, `flows_unfinished`,
-            `slowdown_sum`, `slowdown_log_sum` and `slowdown_histogram` `[3, bins]`. Unfinished
-            flows count at their age, a lower bound; see `sim.delays.completion`.
-
-            Of `episode_sums.port_metrics`: throughput, the bottleneck's queue, shares of classes.
-
-            Of sources that count on their own (`sim.metrics.source_metrics`), `source:i:name`, e.g.
-            `source:0:iops` of a `ClosedLoop`, `source:1:step_us` of a `Graph`.
-
-            Of a declared objective, `weight:NAME` and `part:NAME`, see `envs.objectives`.
-        """
-        # At least 1, so that metrics before the first interval are 0, not NaN.
-        n = jnp.maximum(state.steps, 1).astype(jnp.float32)
-        sums, totals = state.sums, state.sim.totals
-        completion = self.sim.completion(state.sim, params.sim)
-        accounts = self.accounts(state.sim, params)
-        mean = sums.queue.mean() / n
-        variance = sums.queue_sq.mean() / n - mean**2
-        metrics: dict[str, Any] = {
-            "reward": sums.reward.mean() / n,
-            "queue_mean": mean,
-            # For a steady queue the difference of two float32 can come out below 0.
-            "queue_std": jnp.sqrt(jnp.maximum(variance, 0.0)),
-            "utilisation": sums.utilisation.mean() / n,
-            "paused": sums.paused.mean() / n,
-            "pauses": totals.pauses,
-            **accounts,
-            "flows_started": accounts["started"],
-            "flows_waiting": accounts["waiting"],
-            "flows_finished": totals.finished,
-            "bytes_offered": counter_value(totals.offered),
-            "bytes_dropped": accounts["dropped"],
-            "bytes_spilled": totals.spilled,
-            "feedback_cut": accounts["late_feedback"],
-            "flow_ticks": counter_value(totals.flow_ticks),
-            "flows_measured": completion.begun,
-            "flows_unfinished": completion.unfinished,
-            "slowdown_sum": completion.total,
-            "slowdown_log_sum": completion.log_total,
-            "slowdown_histogram": completion.histogram,
-        }
-        names = tuple(kind.name for kind in self.sim.classes)
-        metrics |= port_metrics(sums, totals.delivered, names, n, self.interval_us)
-        for i, values in enumerate(source_metrics(self.sim, state.sim, jnp)):
-            metrics |= {f"source:{i}:{name}": value for name, value in values.items()}
-        of_jobs = state.sim.traffic
-        return metrics | objective_metrics(
-            self.objective, self.sim.traffic, of_jobs, self.sim.tick_us
-        )
+        """Metrics of the episode so far, see `episode.episode_metrics`."""
+        return episode_metrics(self.sim, self.objective, state, params)
 
 
 def _in_force(env: EcnEnv, state: EnvState, ecn: Ecn, params: EnvParams) -> Any:

@@ -33,7 +33,8 @@ from ecn_marl.envs.agent_checks import (
     space_of,
 )
 from ecn_marl.envs.agents import check_ports_act
-from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
+from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.episode import EnvParams, EnvState
 from ecn_marl.envs.queues import for_ports
 from ecn_marl.envs.registry import make
 

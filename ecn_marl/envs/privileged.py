@@ -17,7 +17,8 @@ from jaxtyping import Array, Float
 from ecn_marl.sim.jobs import clock_of
 
 if TYPE_CHECKING:
-    from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
+    from ecn_marl.envs.ecn import EcnEnv
+    from ecn_marl.envs.episode import EnvParams, EnvState
 
 CLOCK = ("spent_ms", "left_ms")
 """Time since the timeline's phase began, and until it ends."""

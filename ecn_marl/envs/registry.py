@@ -13,7 +13,8 @@ from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._registry import Registry
 from ecn_marl.envs.actions import ACTIONS, ActionCodec, action_codec, parse_ecn
 from ecn_marl.envs.agents import PORT
-from ecn_marl.envs.ecn import PHASE, EcnEnv
+from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.episode import PHASE
 from ecn_marl.envs.features import Columns, FeatureSet, check_features, feature_set
 from ecn_marl.envs.objectives import check_parts, check_phased_by
 from ecn_marl.envs.queues import PerQueue

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from ecn_marl._checks import OPTIONS, TEXT, Each, Flag, Kind, Real, Whole, check
 from ecn_marl._errors import bad_value
-from ecn_marl.envs.ecn import HostGroup
+from ecn_marl.envs.episode import HostGroup
 from ecn_marl.envs.objectives import Part
 from ecn_marl.sim.clocks import MAX_TICK
 from ecn_marl.sim.config import NETWORK, SOURCE, TrafficClass

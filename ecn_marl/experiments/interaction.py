@@ -25,7 +25,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl.baselines.evaluation.episodes import evaluation_keys, roll_out
 from ecn_marl.baselines.evaluation.objective import episode_objective
 from ecn_marl.envs.actions import EcnSetting
-from ecn_marl.envs.ecn import PhaseEcn
+from ecn_marl.envs.episode import PhaseEcn
 from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.sim.topology import KB
 

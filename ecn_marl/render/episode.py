@@ -19,7 +19,8 @@ from ecn_marl.baselines.evaluation.episodes import (
     with_memory,
 )
 from ecn_marl.baselines.evaluation.own_policies import HostPolicy
-from ecn_marl.envs.ecn import EcnEnv, EnvParams
+from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.episode import EnvParams
 from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.queues import Ecn
 from ecn_marl.sim.sizes import CHUNK, PAYLOAD, wire_size

@@ -15,7 +15,7 @@ import numpy as np
 
 from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan
-from ecn_marl.envs.ecn import ACCOUNTS, FLOWLETS
+from ecn_marl.envs.episode import ACCOUNTS, FLOWLETS
 from ecn_marl.render import comparison
 from ecn_marl.render.axes import common_axes
 from ecn_marl.render.episode import Episode, Side

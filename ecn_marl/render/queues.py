@@ -18,7 +18,8 @@ from ecn_marl.baselines.evaluation.episodes import (
     thresholds,
     with_memory,
 )
-from ecn_marl.envs.ecn import EcnEnv, EnvParams
+from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.episode import EnvParams
 from ecn_marl.render.plots import QueueSeries
 from ecn_marl.sim.queues import Ecn
 

@@ -14,7 +14,8 @@ from ecn_marl._programs import Programs
 if TYPE_CHECKING:  # JAX is started at the first reset, not at import
     import jax
 
-    from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
+    from ecn_marl.envs.ecn import EcnEnv
+    from ecn_marl.envs.episode import EnvParams, EnvState
 
 
 def compiled(core: EcnEnv, user: object = None) -> tuple[Callable[..., Any], ...]:

@@ -135,7 +135,7 @@ def test_the_longest_step_is_that_of_the_steps_one_by_one(episode):
     worst, last_steps = 0.0, [0, 0]
     for state in states[1:]:
         for i in (0, 1):
-            source, own = env.sim.traffic[i], state.sim.traffic[i]
+            own = state.sim.traffic[i]
             if int(own.steps) > last_steps[i]:
                 assert int(own.steps) == last_steps[i] + 1, "one at a time, or some are missed"
                 worst, last_steps[i] = max(worst, float(own.last)), int(own.steps)

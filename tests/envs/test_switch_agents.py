@@ -27,7 +27,7 @@ from ecn_marl.baselines.rl.distributions import Head
 from ecn_marl.baselines.static import Static
 from ecn_marl.baselines.training.loop import train
 from ecn_marl.envs.agents import Agents, agents_of
-from ecn_marl.envs.ecn import SAME
+from ecn_marl.envs.episode import SAME
 from ecn_marl.envs.features import flatten
 from ecn_marl.experiments import policies
 from ecn_marl.sim.incast import Incast

@@ -15,7 +15,8 @@ import pytest
 
 import ecn_marl
 from ecn_marl.baselines.evaluation.stateful_policy import StatefulPolicy
-from ecn_marl.envs.ecn import EnvState, EpisodeSums, PhaseEcn
+from ecn_marl.envs.ecn import EpisodeSums
+from ecn_marl.envs.episode import EnvState, PhaseEcn
 from ecn_marl.envs.features import FeatureScale, fill, flatten, push
 from ecn_marl.envs.telemetry import Telemetry, first_ports
 from ecn_marl.sim.incast import Incast

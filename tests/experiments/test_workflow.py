@@ -115,7 +115,6 @@ def test_training_in_a_benchmark_scenario_starts_from_its_recipe():
     assert of_steps.options["reward"] == "objective-shaped"  # it pays for steps of jobs, too
 
 
-
 def test_searches_that_ship_are_used(tmp_path, monkeypatch):
     """A search in the package's folder is used for its own options only."""
     monkeypatch.setattr(searches, "REFERENCES", tmp_path)

@@ -23,7 +23,8 @@ from typer.testing import CliRunner
 from ecn_marl.baselines.evaluation.episodes import evaluation_keys
 from ecn_marl.baselines.static import Static
 from ecn_marl.cli import app
-from ecn_marl.envs.ecn import ACCOUNTS, EcnEnv
+from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.episode import ACCOUNTS
 from ecn_marl.envs.registry import make
 from ecn_marl.render import player
 from ecn_marl.render.axes import common_axes

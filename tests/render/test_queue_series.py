@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ecn_marl.baselines.static import Static
-from ecn_marl.envs.ecn import PhaseEcn
+from ecn_marl.envs.episode import PhaseEcn
 from ecn_marl.envs.registry import make
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.render import queues

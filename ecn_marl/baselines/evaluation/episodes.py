@@ -33,7 +33,7 @@ from ecn_marl.baselines.evaluation.own_policies import HostPolicy, PurePolicy, h
 from ecn_marl.baselines.evaluation.statistics import mean_interval
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.evaluation.windows import counters, ends, in_windows, window_columns
-from ecn_marl.envs.ecn import FLOWLETS, PhaseEcn
+from ecn_marl.envs.episode import FLOWLETS, PhaseEcn
 from ecn_marl.envs.episode_sums import PORT_METRICS, SHARE
 from ecn_marl.envs.interface import Environment, MeasuredEnvironment, PortEnvironment
 from ecn_marl.sim.metrics import histogram_quantile

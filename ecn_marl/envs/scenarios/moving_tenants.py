@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ecn_marl.envs.ecn import HostGroup
+from ecn_marl.envs.episode import HostGroup
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import restore_serve as rs
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ecn_marl.envs.ecn import HostGroup
+from ecn_marl.envs.episode import HostGroup
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import mixed_rtt
 from ecn_marl.sim.poisson import Poisson

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ecn_marl.envs.ecn import HostGroup
+from ecn_marl.envs.episode import HostGroup
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim.jobs import FlowSets, Requests, Timeline
 from ecn_marl.sim.topology import Topology, dumbbell

@@ -26,7 +26,7 @@ from ecn_marl.baselines.evaluation.windows import counters, in_windows
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.runs import run_state
 from ecn_marl.baselines.training.checkpoint import read_config
-from ecn_marl.envs.ecn import EnvParams
+from ecn_marl.envs.episode import EnvParams
 from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.envs.registry import in_view, make
 from ecn_marl.experiments.engine import Scored, Scorer, Scoring

@@ -16,7 +16,8 @@ from jaxtyping import Array, Bool, Float
 
 from ecn_marl._checks import check_numbers
 from ecn_marl._errors import bad_value
-from ecn_marl.envs.ecn import EcnEnv, EnvParams, EnvState
+from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.episode import EnvParams, EnvState
 from ecn_marl.envs.features import flatten
 from ecn_marl.envs.parallel import EcnParallelEnv
 from ecn_marl.envs.registry import make

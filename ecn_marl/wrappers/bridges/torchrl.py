@@ -18,7 +18,8 @@ from torchrl.envs import EnvBase
 
 from ecn_marl._checks import STREAM_SEED, check_value
 from ecn_marl._errors import bad_value
-from ecn_marl.envs.ecn import EcnEnv, EnvState
+from ecn_marl.envs.ecn import EcnEnv
+from ecn_marl.envs.episode import EnvState
 from ecn_marl.envs.parallel import EcnParallelEnv
 from ecn_marl.envs.registry import make
 from ecn_marl.wrappers.batch import compiled

@@ -13,7 +13,7 @@ import ecn_marl
 from ecn_marl._flags import names
 from ecn_marl.baselines.evaluation.completion import invalid_reasons, objective, summarise
 from ecn_marl.baselines.evaluation.episodes import Evaluation
-from ecn_marl.envs.ecn import ACCOUNTS, FLOWLETS
+from ecn_marl.envs.episode import ACCOUNTS, FLOWLETS
 from ecn_marl.sim import Poisson, leaf_spine
 
 BINS = 400

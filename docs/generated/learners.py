@@ -1,0 +1,233 @@
+"""Tables of learners: sealed results, ablations, arms, and what scenarios ask of a policy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from ecn_marl.baselines.evaluation.statistics import crossed_interval
+from generated.markdown import markdown
+from generated.recorded import DASH, RESULTS
+
+
+def learners_sealed() -> str:
+    """Learners beside the rule and the oracle on sealed episodes; the range of their seeds."""
+    return _beside_the_rule(_sealed())
+
+
+def learners_packets() -> str:
+    """Their best seeds, policies that ship and the references on packets, beside the fluid."""
+    rows = []
+    for scenario in _sealed():
+        on_packets = scenario.get("packets")
+        if on_packets is None:
+            continue
+        for name, j in on_packets["J"].items():
+            # In the same episodes where they were run again; else over all seeds and episodes.
+            in_fluid = on_packets.get("fluid_to_rule", scenario["to_rule"])
+            found = [
+                on_packets["to_rule"].get(name),
+                in_fluid.get(name, scenario["to_rule"].get(name)),
+            ]
+            relative = ["{:.3f} [{:.3f}, {:.3f}]".format(*x) if x else DASH for x in found]
+            rows.append((f"`{scenario['scenario']}`", f"`{name}`", f"{j:.2f}", *relative))
+    head = (
+        "scenario",
+        "policy",
+        "J on packets",
+        "to the rule on packets",
+        "to the rule in the fluid",
+    )
+    return markdown(head, rows)
+
+
+def _sealed() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = _read("sealed.json")["scenarios"]
+    return found
+
+
+def _beside_the_rule(scenarios: Sequence[Mapping[str, Any]]) -> str:
+    rows = []
+    for scenario in scenarios:
+        for name in (*scenario["seeds"], "rule", scenario["oracle"], "static:best"):
+            found = [scenario[key].get(name) for key in ("to_rule", "to_oracle")]
+            relative = ["{:.3f} [{:.3f}, {:.3f}]".format(*x) if x else DASH for x in found]
+            seeds = sorted(scenario["seeds"].get(name, ()))
+            rows.append(
+                (
+                    f"`{scenario['scenario']}`",
+                    f"`{name}`",
+                    f"{scenario['J'][name]:.2f}",
+                    f"{len(seeds)}: {seeds[0]:.2f} to {seeds[-1]:.2f}" if seeds else DASH,
+                    *relative,
+                    f"{100 * scenario['share'][name]:.0f} %",
+                    _slower(scenario["classes_to_static"][name]),
+                )
+            )
+    head = ("scenario", "policy", "J", "seeds", "to the rule", "to the oracle", "share of its gain")
+    return markdown((*head, "over 5 % slower than static:best"), rows)
+
+
+def _slower(classes: dict[str, float]) -> str:
+    found = [(name, x) for name, x in classes.items() if x > 1.05]
+    return ", ".join(f"{n.replace('_', ' ')} +{100 * (x - 1):.0f} %" for n, x in found) or "nothing"
+
+
+def arms_of_learners() -> str:
+    """What was compared of `mappo`, `ippo` and the Q-learners: J by seed."""
+    rows = [
+        (
+            f"`{arm['learner']}`",
+            f"`{arm['scenario']}`",
+            arm["arm"],
+            f"{arm['J']:.2f}",
+            ", ".join(f"{x:.2f}" for x in arm["seeds"]),
+            f"{100 * (arm['J'] / arm['rule'] - 1):+.1f} %",
+        )
+        for arm in _read("learners.json")["arms"]
+    ]
+    return markdown(("learner", "scenario", "with", "J", "seeds", "to the rule"), rows)
+
+
+def rewards_of_ippo() -> str:
+    """What `ippo` learns from which reward: J by seed, and what it earned beside the rule."""
+    arms = _read("objective.json")["arms"]
+    rows = []
+    for arm in arms:
+        seeds, rule = arm["seeds"], arm.get("rule_reward_per_ms")
+        earned = arm.get("reward_per_ms", ())
+        more = DASH if rule is None else f"{sum(x > rule for x in earned)} of {len(earned)}"
+        rows.append(
+            (
+                f"`{arm['scenario']}`",
+                arm["arm"],
+                f"{arm['steps'] // 1000} k",
+                f"{arm['J']:.2f}",
+                ", ".join(f"{x:.2f}" for x in seeds),
+                f"{100 * (arm['J'] / arm['rule'] - 1):+.1f} %",
+                more,
+            )
+        )
+    head = ("scenario", "`ippo` with", "steps", "J", "seeds", "to the rule", "earn more than it")
+    return markdown(head, rows)
+
+
+def ablations() -> str:
+    """`ippo` with single settings changed: J of ten seeds, and the ratio to the recipe's."""
+    rows = []
+    for arm in _ablations():
+        seeds, scenario = sorted(arm["seeds"]), arm["scenario"]
+        relative = _ratio(_difference(arm, _base(scenario))) if arm["arm"] else DASH
+        rows.append(
+            (
+                f"`{scenario}`",
+                arm["arm"] or "`ippo`, its recipe",
+                f"{arm['J']:.2f}",
+                f"{seeds[0]:.2f}",
+                f"{seeds[-1]:.2f}",
+                relative,
+                f"{100 * (arm['J'] / arm['rule'] - 1):+.1f} %",
+            )
+        )
+    head = ("scenario", "with", "J", "best of ten", "worst", "to the recipe", "to the rule")
+    return markdown(head, rows)
+
+
+def budgets() -> str:
+    """J of a training at several numbers of steps, means over its seeds."""
+    rows = []
+    for row in _read("ablations.json")["budgets"]:
+        ends = [f"{np.exp(np.log(j).mean()):.2f} ({max(j):.2f})" for j in row["J"].values()]
+        rows.append((f"`{row['scenario']}`", f"`{row['learner']}`", *ends))
+    steps = [f"{int(n) // 1000} k" for n in _read("ablations.json")["budgets"][0]["J"]]
+    return markdown(("scenario", "learner", *steps), rows)
+
+
+def needs() -> str:
+    """J without memory, with messages and with a critic that sees all, to that of `ippo`."""
+    rows = []
+    for scenario, found in needed().items():
+        cells = [_ratio(found[name]) if name in found else DASH for name in ("memory", *JOINT)]
+        rows.append((f"`{scenario}`", *cells, label(scenario)))
+    head = ("scenario", "without memory", "`gnn`, messages", "`mappo`, a critic that sees all")
+    return markdown((*head, "label"), rows)
+
+
+JOINT = ("gnn", "mappo")
+"""Learners that use what other ports know."""
+
+WORTH = 0.01
+"""Share of J below which an effect does not count, certain or not."""
+
+
+def needed() -> dict[str, dict[str, tuple[float, float]]]:
+    """By scenario: differences of log J to that of `ippo`, each with half of its interval.
+
+    `memory`: without moving averages, last policies of ten paired seeds in the same episodes.
+    `gnn` and `mappo`: sealed, over seeds and episodes.
+    """
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for scenario in _sealed():
+        scores = scenario["scores"]
+        if "ippo" not in scores:
+            continue
+        own = np.log(np.array(scores["ippo"]))
+        found[scenario["scenario"]] = {
+            name: crossed_interval(np.log(np.array(scores[name])) - own)
+            for name in JOINT
+            if name in scores
+        }
+    for arm in _ablations():
+        if arm.get("probe") == "memory":
+            of_scenario = found.setdefault(arm["scenario"], {})
+            of_scenario["memory"] = _difference(arm, _base(arm["scenario"]))
+    return found
+
+
+def label(scenario: str) -> str:
+    """What a scenario asks of a policy: `memory`, `coordination`, both, or `reactive`; or a dash.
+
+    A policy that sees three intervals is called reactive here.
+    """
+    found = needed().get(scenario, {})
+    if "memory" not in found or not {*JOINT} & {*found}:
+        return DASH
+    memory = _certain(*found["memory"])
+    joint = any(_certain(-found[name][0], found[name][1]) for name in JOINT if name in found)
+    names = [name for name, yes in (("memory", memory), ("coordination", joint)) if yes]
+    return ", ".join(names) or "reactive"
+
+
+def _certain(mean: float, half: float) -> bool:
+    """Whether a gain is above nothing for certain, and worth it."""
+    return mean - half > 0.0 and mean > WORTH
+
+
+def _ratio(difference: tuple[float, float]) -> str:
+    mean, half = difference
+    return "{:.3f} [{:.3f}, {:.3f}]".format(*np.exp([mean, mean - half, mean + half]))
+
+
+def _difference(arm: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[float, float]:
+    """Mean difference of log J of paired seeds, and half of its interval (Student's t)."""
+    each = np.log(arm["seeds"]) - np.log(base["seeds"])
+    half = stats.t.ppf(0.975, len(each) - 1) * each.std(ddof=1) / len(each) ** 0.5
+    return float(each.mean()), float(half)
+
+
+def _base(scenario: str) -> dict[str, Any]:
+    return next(x for x in _ablations() if x["scenario"] == scenario and not x["arm"])
+
+
+def _ablations() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = _read("ablations.json")["arms"]
+    return found
+
+
+def _read(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / name).read_text())
+    return found

@@ -1,0 +1,62 @@
+"""Tables of learners: what scenarios ask of a policy, from made-up seeds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    from generated import learners
+
+    def given(memory: float, joint: float, noise: float = 0.0):
+        """J without memory and that of `gnn`, relative to `ippo`; seeds differ by `noise`."""
+        rng = np.random.default_rng(0)
+        seeds = 5.0 * np.exp(rng.normal(0.0, 0.05, 10))
+        episodes = np.exp(rng.normal(0.0, 0.3, 64))
+        other = memory * np.exp(noise * rng.normal(size=10))
+        scores = np.outer(seeds, episodes)
+        sealed = {"scenario": "x", "scores": {"ippo": scores, "gnn": joint * scores}}
+        arms = [
+            {"scenario": "x", "arm": "", "seeds": seeds},
+            {"scenario": "x", "arm": "flows", "seeds": seeds * other, "probe": "memory"},
+        ]
+        monkeypatch.setattr(learners, "_sealed", lambda: [sealed])
+        monkeypatch.setattr(learners, "_ablations", lambda: arms)
+        return learners
+
+    return given
+
+
+@pytest.mark.parametrize(
+    ("memory", "joint", "noise", "label"),
+    [
+        (1.00, 1.00, 0.0, "reactive"),
+        (1.08, 1.00, 0.0, "memory"),
+        (1.00, 0.95, 0.0, "coordination"),
+        (1.08, 0.95, 0.0, "memory, coordination"),
+        (0.90, 1.10, 0.0, "reactive"),
+        (1.005, 0.995, 0.0, "reactive"),
+        (1.02, 1.00, 0.2, "reactive"),
+    ],
+    ids=["level", "memory", "messages", "both", "worse", "too little", "not certain"],
+)
+def test_labels(tables, memory, joint, noise, label):
+    learners = tables(memory, joint, noise)
+    assert learners.label("x") == label
+    assert learners.label("another") == "–"
+    effect, half = learners.needed()["x"]["gnn"]
+    assert effect == pytest.approx(np.log(joint), abs=1e-9) and half < 1e-9
+    if not noise:
+        assert learners.needed()["x"]["memory"][0] == pytest.approx(np.log(memory))
+
+
+def test_an_interval_is_that_of_paired_seeds(tables):
+    """Student's t by hand."""
+    learners = tables(1.02, 1.0, 0.03)
+    base, arm = learners._ablations()
+    each = np.log(arm["seeds"] / base["seeds"])
+    mean, half = learners.needed()["x"]["memory"]
+    assert mean == pytest.approx(each.mean())
+    assert half == pytest.approx(2.2621571628 * each.std(ddof=1) / np.sqrt(10))
