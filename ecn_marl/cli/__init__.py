@@ -5,14 +5,13 @@ Commands import what they need when they run, so that `ecn-marl --help` answers 
 
 from __future__ import annotations
 
-import gc
-
 # isort: off
 # Each import adds its commands; the help lists them in this order.
 from ecn_marl.cli import training, exporting, policies, playing, comparing, measuring
 from ecn_marl.cli import reporting, scenarios, network, examples
 
 # isort: on
+from ecn_marl._garbage import seldom_collected
 from ecn_marl.cli.app import app
 
 __all__ = [
@@ -33,7 +32,5 @@ __all__ = [
 
 def main() -> None:
     """Entry point of the console script."""
-    # Programs that are traced are a million objects that stay. To look through them again and again
-    # takes a sixth of the time until a command begins to work.
-    gc.set_threshold(50_000, 10, 10)
-    app()
+    with seldom_collected():
+        app()

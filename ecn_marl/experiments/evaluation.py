@@ -17,6 +17,7 @@ from jaxtyping import PyTree
 
 from ecn_marl._checks import Whole, check_seed, check_value
 from ecn_marl._errors import bad_value
+from ecn_marl._garbage import seldom_collected
 from ecn_marl._regimes import REGIMES
 from ecn_marl._tables import check_folder
 from ecn_marl.baselines.evaluation import traces
@@ -61,6 +62,7 @@ EPISODES, RATE_EPISODES = 64, 1
 """Episodes of each policy, if nothing else is asked for; where flows are the agents."""
 
 
+@seldom_collected()
 def evaluate(
     policies: Any,
     scenario: str | None = None,

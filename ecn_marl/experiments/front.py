@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ecn_marl._errors import unknown_name
+from ecn_marl._garbage import seldom_collected
 from ecn_marl.baselines.algorithms import ALGORITHMS
 from ecn_marl.baselines.runs import Session
 from ecn_marl.baselines.search import Effort
@@ -73,6 +74,7 @@ class Run:
         return file.read_bytes() if file.is_file() else None
 
 
+@seldom_collected()
 def train(
     algorithm: str,
     scenario: str | None = None,
@@ -212,6 +214,7 @@ class BenchResult:
         return pd.concat(frames, ignore_index=True)
 
 
+@seldom_collected()
 def bench(
     scenarios: str | Sequence[str] | None = None,
     algorithms: Sequence[str] | None = None,
