@@ -30,13 +30,13 @@ from ecn_marl.envs.episode import (
     SAME,
     EnvParams,
     EnvState,
+    EpisodeSums,
     HostGroup,
     PhaseEcn,
     Step,
     accounts,
     episode_metrics,
 )
-from ecn_marl.envs.episode_sums import EpisodeSums
 from ecn_marl.envs.features import FeatureScale, FeatureSet, fill, flatten
 from ecn_marl.envs.objectives import OF_JOB, Part, accrued, within_step
 from ecn_marl.envs.reward_reference import RewardReference

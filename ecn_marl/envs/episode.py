@@ -1,4 +1,8 @@
-"""An episode: its parameters and state, and what is counted and measured over it."""
+"""An episode: its parameters and state, and what is counted and measured over it.
+
+The papers' metrics (throughput, the bottleneck's queue, shares of classes) come from the network's
+counters, so all policies have them.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,16 @@ from jaxtyping import Array, Bool, Float, Int
 from ecn_marl._checks import INT32, TEXT, Each, Whole, check
 from ecn_marl._flags import FLAGGED
 from ecn_marl._types import Leaf
-from ecn_marl.envs.episode_sums import EpisodeSums, port_metrics
 from ecn_marl.envs.features import FeatureScale
 from ecn_marl.envs.objectives import Part, objective_metrics
 from ecn_marl.envs.rewards import RewardParams
 from ecn_marl.envs.telemetry import TelemetryState
 from ecn_marl.sim.metrics import source_metrics
 from ecn_marl.sim.simulator import Ecn, SimParams, SimState, Simulator
-from ecn_marl.sim.sizes import counter_value
+from ecn_marl.sim.sizes import CHUNK, counter_value
+from ecn_marl.sim.state import PortStats
 from ecn_marl.sim.tickets import TIME_UNIT
+from ecn_marl.sim.topology import GBPS
 
 ACCOUNTS = (
     *("offered", "started", "finished", "unfinished", "waiting"),
@@ -36,6 +41,17 @@ FLOWLETS = ("flowlets", "flowlets_kept")
 
 SAME = (*ACCOUNTS, *FLOWLETS, FLAGGED)
 """Entries of `info` that are the same for all ports."""
+
+PORT_METRICS = (
+    "throughput_gbps",
+    "bottleneck_queue_mean",
+    "bottleneck_queue_std",
+    "bottleneck_utilisation",
+)
+"""Metrics of `port_metrics` that every environment has."""
+
+SHARE = "share:"
+"""Prefix of the metrics of traffic classes."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +102,40 @@ class EnvParams:
     reward: RewardParams
     scale: FeatureScale
     max_steps: Annotated[Leaf, Whole(low=1)]
+
+
+@struct.dataclass
+class EpisodeSums:
+    """Sums over the intervals of the episode so far, every leaf `[A]`.
+
+    `class_tx`, bytes sent per traffic class, is `[A, C]`, and None with a single class.
+    """
+
+    reward: Leaf
+    queue: Leaf
+    queue_sq: Leaf
+    utilisation: Leaf
+    paused: Leaf
+    class_tx: Leaf = None
+
+    @staticmethod
+    def start(num_agents: int, classes: int) -> EpisodeSums:
+        """Sums at the start of an episode."""
+        zero = jnp.zeros((num_agents,), jnp.float32)
+        by_class = None if classes == 1 else jnp.zeros((num_agents, classes), jnp.float32)
+        return EpisodeSums(zero, zero, zero, zero, zero, by_class)
+
+    def with_interval(self, reward: Float[Array, " agents"], stats: PortStats) -> EpisodeSums:
+        """The sums with one more interval."""
+        by_class = self.class_tx
+        return EpisodeSums(
+            reward=self.reward + reward,
+            queue=self.queue + stats.queue_mean,
+            queue_sq=self.queue_sq + stats.queue_sq,
+            utilisation=self.utilisation + stats.utilisation,
+            paused=self.paused + stats.paused,
+            class_tx=None if by_class is None else by_class + stats.class_tx_bytes,
+        )
 
 
 @struct.dataclass
@@ -167,7 +217,7 @@ def episode_metrics(
         `slowdown_sum`, `slowdown_log_sum` and `slowdown_histogram` `[3, bins]`. Unfinished
         flows count at their age, a lower bound; see `sim.delays.completion`.
 
-        Of `episode_sums.port_metrics`: throughput, the bottleneck's queue, shares of classes.
+        Of `port_metrics`: throughput, the bottleneck's queue, shares of classes.
 
         Of sources that count on their own (`sim.metrics.source_metrics`), `source:i:name`, e.g.
         `source:0:iops` of a `ClosedLoop`, `source:1:step_us` of a `Graph`.
@@ -210,3 +260,45 @@ def episode_metrics(
         metrics |= {f"source:{i}:{name}": value for name, value in values.items()}
     of_jobs = state.sim.traffic
     return metrics | objective_metrics(objective, network.traffic, of_jobs, network.tick_us)
+
+
+def port_metrics(
+    sums: EpisodeSums,
+    delivered: tuple[Leaf, Leaf],
+    names: tuple[str, ...],
+    intervals: Float[Array, ""],
+    interval_us: float,
+) -> dict[str, Array]:
+    """Throughput and queue of an episode so far; scalars.
+
+    Args:
+        sums: those of the episode.
+        delivered: wire bytes delivered to hosts, as a counter of `sim.state.Totals`.
+        names: names of the traffic classes; none or one if there is a single one.
+        intervals: tuning intervals so far, at least 1.
+        interval_us: length of an interval, µs.
+
+    Returns:
+        `throughput_gbps`, bytes delivered to all hosts per time, headers included. Of the
+        bottleneck, the port that was busiest over the episode: `bottleneck_queue_mean` and
+        `bottleneck_queue_std` over time (bytes), `bottleneck_utilisation`. With traffic classes
+        `share:NAME`, what each had of the bytes that the bottleneck sent.
+    """
+    high, low = delivered
+    total = jnp.asarray(high).astype(jnp.float32) * CHUNK + low
+    busiest = jnp.argmax(sums.utilisation)
+    mean = sums.queue[busiest] / intervals
+    variance = sums.queue_sq[busiest] / intervals - mean**2
+    metrics = {
+        "throughput_gbps": total / (intervals * interval_us) / GBPS,
+        "bottleneck_queue_mean": mean,
+        # For a steady queue the difference of two float32 can come out below 0.
+        "bottleneck_queue_std": jnp.sqrt(jnp.maximum(variance, 0.0)),
+        "bottleneck_utilisation": sums.utilisation[busiest] / intervals,
+    }
+    if sums.class_tx is not None:
+        sent = sums.class_tx[busiest]
+        # At least one byte: shares are 0, not NaN, where nothing was sent.
+        share = sent / jnp.maximum(sent.sum(), 1.0)
+        metrics |= {SHARE + name: share[i] for i, name in enumerate(names)}
+    return metrics

@@ -33,8 +33,7 @@ from ecn_marl.baselines.evaluation.own_policies import HostPolicy, PurePolicy, h
 from ecn_marl.baselines.evaluation.statistics import mean_interval
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.evaluation.windows import counters, ends, in_windows, window_columns
-from ecn_marl.envs.episode import FLOWLETS, PhaseEcn
-from ecn_marl.envs.episode_sums import PORT_METRICS, SHARE
+from ecn_marl.envs.episode import FLOWLETS, PORT_METRICS, SHARE, PhaseEcn
 from ecn_marl.envs.interface import Environment, MeasuredEnvironment, PortEnvironment
 from ecn_marl.sim.metrics import histogram_quantile
 from ecn_marl.sim.queues import Ecn
@@ -109,7 +108,7 @@ class Evaluation:
         class was measured), `_sum` of slowdowns, flows `_measured`, `_unfinished` (of these) and
         `_finished` (in the whole episode); `mice_p99`, of flows up to 1 MB; counters for
         `accounts` and `invalid_reasons`; reward, queue (bytes), utilisation, pauses, those of
-        `envs.episode_sums`; costs, counters of sources (`source:…`), weights and parts of a
+        `envs.episode`; costs, counters of sources (`source:…`), weights and parts of a
         declared objective (`weight:…`, `part:…`) and numbers of windows (`windows:…`), if there
         are any.
         """

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ecn_marl.envs.episode_sums import SHARE
+from ecn_marl.envs.episode import SHARE
 from ecn_marl.experiments.papers.measures import Columns, register_figure
 
 RDMA, RDMA_SHARE = "rdma", 0.7
