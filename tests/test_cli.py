@@ -79,9 +79,18 @@ def test_scenarios():
     assert named["websearch-v0"]["port_gbps"] == [25.0, 50.0]
     assert named["restore-serve-v0"]["benchmark"] and not named["incast-v0"]["benchmark"]
     assert named["incast-v0"]["superseded"] and not named["websearch-v0"]["superseded"]
+    assert (
+        named["pet-fabric-v0"]["about"] == "the jobs of `fabric-v0` on PET's network of 432 ports."
+    )
+    assert named["acc-tcp-2-v0"]["paper"] == "acc" and not named["fabric-v0"]["paper"]
+    assert all(row["about"] for row in rows), "every scenario says what it is"
     table = run("scenarios").stdout
-    assert all(name in table for name in named)
-    assert f"incast-v0 is superseded: {named['incast-v0']['superseded']}." in table
+    shown = {name for name, row in named.items() if not row["paper"] and not row["superseded"]}
+    assert all((f" {name} " in table) == (name in shown) for name in named)
+    assert f"With --all: {len(named) - len(shown)} more" in table
+    assert table.index("restore-serve-v0") < table.index("all-reduce-v0")
+    whole = run("scenarios", "--all").stdout
+    assert all(name in whole for name in named) and "superseded: its bursts are over" in whole
     trained = {policy for row in rows for policy in row["pretrained"]}
     assert trained == {f"pretrained:{name}" for name in ecn_marl.pretrained_policies()}
     assert "pretrained:restore-serve-mappo" in named["restore-serve-v0"]["pretrained"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,10 +30,13 @@ def scenarios(
         Path | None,
         typer.Option(metavar="FILE", help="PNG file for the picture.", show_default="NAME.png"),
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also list those of papers and superseded ones.")
+    ] = False,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """List all scenarios and mark those of the benchmark, or draw one of them."""
+    """List scenarios, those of the benchmark first, or draw one of them."""
     from ecn_marl._errors import bad_value
 
     if name is not None:
@@ -42,7 +46,7 @@ def scenarios(
         return
     if out is not None:
         raise bad_value("--out", str(out), "no such option without the name of a scenario")
-    _list_scenarios(as_json)
+    _list_scenarios(as_json, every or as_json)
 
 
 def _draw_scenario(name: str, out: Path, seed: int) -> None:
@@ -61,53 +65,55 @@ def _draw_scenario(name: str, out: Path, seed: int) -> None:
     typer.echo(f"{out}: {env!r}")
 
 
-def _list_scenarios(as_json: bool) -> None:
+def _list_scenarios(as_json: bool, every: bool) -> None:
     """The registered scenarios as a table."""
     from ecn_marl._files import json_text
     from ecn_marl.baselines.exporting.policy import PRETRAINED, pretrained_policies, read_policy
     from ecn_marl.envs.rate.scenarios import rate_scenarios
-    from ecn_marl.envs.registry import lookup, make
+    from ecn_marl.envs.registry import PAPERS, lookup
     from ecn_marl.envs.registry import scenarios as names
-    from ecn_marl.render.tables import scenario_table
+    from ecn_marl.render.tables import scenario_tables
 
-    pretrained = {
-        PRETRAINED + name: read_policy(PRETRAINED + name) for name in pretrained_policies()
-    }
-    rows: list[dict[str, Any]] = []
-    for name in names():
-        spec, env = lookup(name), make(name)
-        net = env.sim.topology
-        rows.append(
-            {
-                "name": name,
-                "topology": net.name,
-                "hosts": net.n_hosts,
-                "agents": env.num_agents,
-                "port_gbps": sorted({p.gbps for p in net.ports}),
-                "transport": f"{env.sim.transport.kind}:{env.sim.transport.name}",
-                "interval_us": env.interval_us,
-                "max_steps": env.horizon,
-                "benchmark": spec.benchmark,
-                "superseded": spec.superseded,
-                "pretrained": [
-                    p
-                    for p, trained_policy in pretrained.items()
-                    if trained_policy.header["scenario"] == name
-                ],
-            }
-        )
+    trained: dict[str, list[str]] = {}
+    for policy in pretrained_policies():
+        scenario = read_policy(PRETRAINED + policy).header["scenario"]
+        trained.setdefault(scenario, []).append(PRETRAINED + policy)
+    shown = [n for n in names() if every or not (n in PAPERS or lookup(n).superseded)]
+    rows = [_scenario_row(name) | {"pretrained": trained.get(name, [])} for name in shown]
     if as_json:
         typer.echo(json_text(rows))
-    else:
-        show_tables([scenario_table(rows)])
-        for row in rows:
-            if row["superseded"]:
-                typer.echo(f"{row['name']} is superseded: {row['superseded']}.")
-        typer.echo(f"Flows as agents (train adpg, eval): {', '.join(rate_scenarios())}.")
-        for row in rows:
-            if row["pretrained"]:
-                typer.echo(f"Trained in {row['name']}: {', '.join(row['pretrained'])}.")
-        typer.echo("In another scenario: ecn-marl play pretrained:NAME --scenario SCENARIO …")
+        return
+    show_tables(scenario_tables(rows))
+    flows = {re.sub(r"\d+", "N", name, count=1): name for name in rate_scenarios()}
+    largest = ", ".join(f"{kind} (to {name})" for kind, name in flows.items())
+    typer.echo(f"Flows as agents (train adpg, eval): {largest}.")
+    for name, policies in trained.items():
+        typer.echo(f"Trained in {name}: {', '.join(policies)}.")
+    typer.echo("In another scenario: ecn-marl play pretrained:NAME --scenario SCENARIO …")
+    if not every:
+        typer.echo(f"With --all: {len(names()) - len(rows)} more, of papers or superseded.")
+
+
+def _scenario_row(name: str) -> dict[str, Any]:
+    """A scenario's network, agents and times."""
+    from ecn_marl.envs.registry import PAPERS, about, lookup, make
+
+    spec, env = lookup(name), make(name)
+    net = env.sim.topology
+    return {
+        "name": name,
+        "about": about(name),
+        "topology": net.name,
+        "hosts": net.n_hosts,
+        "agents": env.num_agents,
+        "port_gbps": sorted({p.gbps for p in net.ports}),
+        "transport": f"{env.sim.transport.kind}:{env.sim.transport.name}",
+        "interval_us": env.interval_us,
+        "max_steps": env.horizon,
+        "benchmark": spec.benchmark,
+        "paper": PAPERS.get(name, ""),
+        "superseded": spec.superseded,
+    }
 
 
 @app.command(epilog=examples_text("ecn-marl senders"))

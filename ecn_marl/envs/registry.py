@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from importlib import import_module
+from inspect import getdoc, getmodule
 from os import PathLike, fspath
 from typing import Any
 
@@ -120,6 +122,18 @@ def lookup(name: str) -> Scenario:
 def benchmark() -> tuple[str, ...]:
     """Names of the scenarios that policies are compared on; none of them is superseded."""
     return tuple(name for name in scenarios() if lookup(name).benchmark)
+
+
+def about(name: str) -> str:
+    """What a scenario is, in a line: that of its file, or of its function if it has no file."""
+    factory = SCENARIOS[name]
+    made_by = factory.func if isinstance(factory, partial) else factory
+    head = (getdoc(getmodule(made_by)) or "").partition("\n")[0]
+    if name in _BUILTIN and head.startswith("`"):
+        names, _, text = head.partition(": ")
+        if text:
+            return f"{names.partition(', ')[2]}: {text}" if "control" in names else text
+    return (getdoc(made_by) or "").partition("\n")[0]
 
 
 def make(

@@ -57,9 +57,9 @@ def _part(table: Table, numbers: list[int], names: int) -> Table:
         part.add_column(
             column.header,
             justify=column.justify,
-            no_wrap=not first,
+            no_wrap=not first and column.max_width is None,
             overflow="fold" if first else column.overflow,
-            max_width=names if first else None,
+            max_width=names if first else column.max_width,
         )
     cells = [list(table.columns[number].cells) for number in numbers]
     for row in zip(*cells, strict=True):
@@ -68,8 +68,9 @@ def _part(table: Table, numbers: list[int], names: int) -> Table:
 
 
 def _width(column: Column) -> int:
-    """The longest line of a column, header included."""
-    return max(map(_length, (column.header, *column.cells)), default=0)
+    """The longest line of a column, header included; longer ones wrap at its `max_width`."""
+    longest = max(map(_length, (column.header, *column.cells)), default=0)
+    return longest if column.max_width is None else min(longest, column.max_width)
 
 
 def _length(cell: RenderableType) -> int:

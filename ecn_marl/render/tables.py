@@ -126,17 +126,31 @@ def reference_table(references: Mapping[str, Any]) -> Table:
     return table
 
 
-def scenario_table(rows: list[dict[str, Any]]) -> Table:
-    """Table of the registered scenarios; `rows` as `ecn-marl scenarios --json` prints them."""
-    table = plain_table("Scenarios")
-    left = ("name", "topology", "benchmark")
-    for name in (*left, "hosts", "agents", "Gb/s", "senders", "Δt, µs", "steps"):
-        table.add_column(name, justify="left" if name in left else "right", no_wrap=name == "name")
+def scenario_tables(rows: list[dict[str, Any]]) -> list[Table]:
+    """Tables of scenarios: the benchmark's, others, the papers'.
+
+    Args:
+        rows: as `ecn-marl scenarios --json` prints them.
+    """
+    groups: dict[str, list[dict[str, Any]]] = {"The benchmark": [], "Others": [], "Of papers": []}
+    for row in rows:
+        kind = "The benchmark" if row["benchmark"] else "Of papers" if row["paper"] else "Others"
+        groups[kind].append(row)
+    return [_scenario_table(title, found) for title, found in groups.items() if found]
+
+
+def _scenario_table(title: str, rows: list[dict[str, Any]]) -> Table:
+    table = plain_table(title)
+    left = ("name", "what happens")
+    for name in (*left, "hosts", "agents", "Gb/s", "steps"):
+        side: Any = "left" if name in left else "right"
+        most = 46 if name == "what happens" else None  # lines of 100 characters hold the table
+        table.add_column(name, justify=side, no_wrap=name == "name", max_width=most)
     for row in rows:
         rates = ", ".join(f"{rate:g}" for rate in row["port_gbps"])
-        part = "superseded" if row["superseded"] else "yes" if row["benchmark"] else "no"
-        cells = (row["name"], row["topology"], part, str(row["hosts"]), str(row["agents"]), rates)
-        table.add_row(*cells, row["transport"], f"{row['interval_us']:g}", str(row["max_steps"]))
+        what = f"superseded: {row['superseded']}." if row["superseded"] else row["about"]
+        cells = (row["name"], escape(what), str(row["hosts"]), str(row["agents"]), rates)
+        table.add_row(*cells, str(row["max_steps"]))
     return table
 
 
