@@ -47,7 +47,7 @@ TABLES: dict[str, Callable[[], str]] = {
         network.size_tables,
         network.primitives,
         command_line.commands,
-        recorded.results,
+        learners.results,
         recorded.leaderboard,
         recorded.rate_bench,
         recorded.rate_bench_sizes,
@@ -117,7 +117,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not args.check:
                 page.write_text(new)
     if not args.check:  # the bytes of a PNG depend on versions, so a check leaves it out
-        performance.PICTURE.write_bytes(performance.plot())
+        for made in (performance, learners):
+            made.PICTURE.write_bytes(made.plot())
     if stale:
         print("out of date:" if args.check else "written:", ", ".join(stale))
     return 1 if args.check and stale else 0

@@ -11,7 +11,62 @@ from scipy import stats
 
 from ecn_marl.baselines.evaluation.statistics import crossed_interval
 from generated.markdown import markdown
-from generated.recorded import DASH, RESULTS
+from generated.performance import GREY
+from generated.recorded import DASH, RESULTS, ROOT
+
+PICTURE = ROOT / "docs" / "pictures" / "learners.png"
+
+SHOWN = ("oracle", "gnn", "ippo", "mappo", "rule", "static:secn1", "static:secn2", "random")
+"""Rows of the README's table."""
+
+
+def results() -> str:
+    """The table of the README: J relative to that of the best static setting, sealed episodes."""
+    scenarios = _sealed()
+    rows = [
+        [f"`{name}`", *(_ratio(x) if (x := _to_static(s, name)) else DASH for s in scenarios)]
+        for name in SHOWN
+    ]
+    names = [f"{s['scenario'].removesuffix('-v0')}" for s in scenarios]
+    return markdown(["policy", *names], rows)
+
+
+def _to_static(scenario: Mapping[str, Any], name: str) -> tuple[float, float] | None:
+    """Mean difference of log J to `static:best`, and half of its interval; None if not scored."""
+    scores = scenario["scores"]
+    found = scores.get(scenario["oracle"] if name == "oracle" else name)
+    if found is None:
+        return None
+    return crossed_interval(np.log(np.array(found)) - np.log(np.array(scores["static:best"])))
+
+
+def plot() -> bytes:
+    """The learners, the rule and the oracle beside the best static setting, as PNG."""
+    from ecn_marl.render.plots import COLOURS, Page
+
+    page = Page(1, (9.0, 2.6), columns=5)
+    page.figure.patch.set_alpha(0.0)
+    names = SHOWN[:6]
+    for axis, scenario in zip(page.axes, _sealed(), strict=True):
+        axis.patch.set_alpha(0.0)
+        axis.grid(True, axis="x", color=GREY, alpha=0.25, linewidth=0.7)
+        axis.spines[["left", "bottom"]].set_color(GREY)
+        axis.tick_params(which="both", colors=GREY, labelsize=8)
+        for place, name in enumerate(reversed(names)):
+            found = _to_static(scenario, name)
+            if found is None:
+                continue
+            mean, half = found
+            colour = COLOURS[0] if name in scenario["seeds"] else GREY
+            ends = [[np.exp(mean) - np.exp(mean - half)], [np.exp(mean + half) - np.exp(mean)]]
+            axis.errorbar([np.exp(mean)], [place], xerr=ends, fmt="o", ms=3.5, color=colour)
+        axis.set_xlim(0.6, 1.27)
+        axis.axvline(1.0, color=GREY, linewidth=1.0)
+        labels = [n.removeprefix("static:").upper() if ":" in n else n for n in reversed(names)]
+        axis.set_yticks(range(len(names)), labels if axis is page.axes[0] else [])
+        axis.set_title(scenario["scenario"].removesuffix("-v0"), fontsize=9, color=GREY)
+    page.axes[2].set_xlabel("J relative to the best static setting", fontsize=9, color=GREY)
+    return page.png()
 
 
 def learners_sealed() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,6 @@ from generated.markdown import markdown
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
-FIRST = "restore-serve-v0"
-"""The scenario whose results the README shows."""
-
 DASH = "–"
 
 UNFOLD = "<details markdown>\n<summary>Size classes, flows and costs of every policy</summary>"
@@ -34,20 +31,6 @@ def measured() -> dict[str, dict[str, Any]]:
                 raise bad_value("results", str(file), f"one file with results of {scenario}")
             by_scenario[scenario] = result
     return by_scenario
-
-
-def results() -> str:
-    """The table of the README: the default scenario."""
-    from ecn_marl.render.bench_table import ranked, readme_row
-
-    result = measured().get(FIRST)
-    if result is None:
-        return f"*No results of `{FIRST}` are recorded in this checkout.*"
-    rows = [row for row in ranked(result["policies"]) if not row["invalid"]]
-    head = ("policy", "J", "score", "short flows: mean / p99", "long flows", "seeds")
-    cells = [readme_row(row) for row in rows]
-    first = f"`{FIRST}`, {result['episodes']} episodes, {_streams(rows)}."
-    return f"{first}\n\n{markdown(head, cells)}"
 
 
 def leaderboard() -> str:
@@ -243,12 +226,6 @@ def reliability() -> str:
             f"at most {memory['most_mb']} MB ({memory['first_mb']} MB with the first alone)."
         )
     return text
-
-
-def _streams(rows: Sequence[dict[str, Any]]) -> str:
-    """Which episodes rows were scored on."""
-    names = dict.fromkeys(str(row["meta"].get("stream", "unnamed")) for row in rows)
-    return f"stream: {' and '.join(names)}"
 
 
 def _commits(rows: Iterable[dict[str, Any]]) -> str:

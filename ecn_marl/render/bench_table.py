@@ -195,20 +195,6 @@ def row_cells(row: Mapping[str, Any], baseline: str) -> list[str]:
     ]
 
 
-def readme_row(row: Mapping[str, Any]) -> list[str]:
-    """A policy's cells in the short table: policy, J, score, short, long, seeds."""
-    figures = row["figures"]
-    short = " / ".join(_slowdown(figures[name]) for name in ("short_mean", "short_p99"))
-    return [
-        policy_title(row),
-        _slowdown(figures["J"]),
-        estimated(row["score"]),
-        short,
-        _slowdown(figures["long_geomean"]),
-        str(row["seeds"]),
-    ]
-
-
 def _ratio_cells(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """A policy's cells in the table of ratios."""
     return [policy_title(row), *(estimated(row["figures"][name]["ratio"]) for name in names)]
