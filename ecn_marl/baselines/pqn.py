@@ -55,25 +55,17 @@ from ecn_marl.envs.interface import Environment, PortEnvironment
 
 
 @dataclass(frozen=True)
-class PQNConfig:
-    """Settings of PQN. Defaults of `gae_lambda`, `epochs` and `lr` are in the paper's range.
+class PQNConfig(check.LearnerSettings):
+    """Settings of PQN, beside those of `LearnerSettings`.
+
+    Defaults of `gae_lambda`, `epochs` and `lr` are in the paper's range.
 
     Attributes:
-        envs: environments stepped at once.
-        rollout: intervals per environment and update.
         epochs: passes over a rollout.
         minibatches: gradient steps per pass.
         lr: learning rate.
-        anneal_updates: updates over which `lr` falls to `optimisers.FINAL_RATE` of its value; 0 for
-            a rate that does not fall.
-        gamma: discount per tuning interval.
         gae_lambda: lambda of the returns; 0 for one step, 1 for all rewards of the rollout.
         team: whether agents learn the team's value, the mean of theirs (VDN).
-        reward_scale: factor of the rewards that are learnt from, see `PPOConfig`.
-        max_grad_norm: gradients are scaled down to this norm.
-        hidden: widths of the hidden layers.
-        standardise: intervals of random actions at the start, by which networks standardise their
-            features, see `networks.standardise`; 0 for unscaled features.
         shared: one network for all agents, or one each.
         epsilon: chance of a random action at first.
         epsilon_decay: factor of that chance at every update.
@@ -82,19 +74,11 @@ class PQNConfig:
             none. Minibatches are made of whole rollouts, so `envs` is a multiple of `minibatches`.
     """
 
-    envs: int = 64
-    rollout: int = 32
     epochs: int = 2
     minibatches: int = 8
     lr: float = 5e-4
-    anneal_updates: int = 0
-    gamma: float = 0.95
     gae_lambda: float = 0.65
     team: bool = False
-    reward_scale: float = 1.0
-    max_grad_norm: float = 10.0
-    hidden: tuple[int, ...] = (64, 64)
-    standardise: int = 0
     shared: bool = True
     epsilon: float = 1.0
     epsilon_decay: float = 0.98
@@ -103,23 +87,17 @@ class PQNConfig:
 
     def __post_init__(self) -> None:
         """Check all settings."""
-        check.at_least_one(self, "envs", "rollout", "epochs", "minibatches")
-        check.not_negative(self, "anneal_updates", "standardise", "memory")
-        check.shares(self, "gamma", "gae_lambda", "epsilon", "epsilon_min")
-        check.positive(self, "lr", "reward_scale")
-        check.positive(self, "max_grad_norm", infinite=True)
-        check.widths(self, "hidden")
+        super().__post_init__()
+        check.at_least_one(self, "epochs", "minibatches")
+        check.not_negative(self, "memory")
+        check.shares(self, "gae_lambda", "epsilon", "epsilon_min")
+        check.positive(self, "lr")
         if not 0.0 < self.epsilon_decay <= 1.0:
             raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
         if (self.envs * self.rollout) % self.minibatches:
             allowed = f"a divisor of envs * rollout = {self.envs * self.rollout}"
             raise bad_value("minibatches", self.minibatches, allowed)
         rc.check_memory(self)
-
-    @property
-    def steps_per_update(self) -> int:
-        """Environment steps (tuning intervals) per update."""
-        return self.envs * self.rollout
 
 
 @struct.dataclass

@@ -52,63 +52,40 @@ CRITICS = 2
 
 
 @dataclass(frozen=True)
-class SACConfig:
-    """Settings of SAC; those of the paper where it has them (Appendix D), but for `gamma`.
+class SACConfig(check.LearnerSettings):
+    """Settings of SAC, beside those of `LearnerSettings`.
+
+    They are those of the paper where it has them (Appendix D), but for `gamma`.
 
     Attributes:
-        envs: environments stepped at once.
-        rollout: intervals per environment and update.
         gradient_steps: gradient steps per update.
         batch: rows drawn per gradient step.
         capacity: rows of the memory. A row is one port's interval.
         lr: learning rate of actor, critics and temperature.
-        anneal_updates: updates over which it falls to `optimisers.FINAL_RATE` of its value; 0 for a
-            rate that does not fall.
-        gamma: discount per tuning interval.
         n_step: steps of a return before it is bootstrapped.
         tau: share of the critics that their targets take over at every gradient step.
         entropy: entropy that the policy keeps, for each component of an action, nats.
         temperature: weight of the entropy at the start.
-        reward_scale: factor of the rewards that are learnt from, see `PPOConfig`.
-        max_grad_norm: gradients are scaled down to this norm.
-        hidden: widths of the hidden layers of actor and critics.
-        standardise: intervals of random actions at the start, by which networks standardise their
-            features, see `networks.standardise`; 0 for unscaled features.
     """
 
     envs: int = 8
-    rollout: int = 32
     gradient_steps: int = 32
     batch: int = 256
     capacity: int = 131_072
     lr: float = 3e-4
-    anneal_updates: int = 0
-    gamma: float = 0.95
     n_step: int = 1
     tau: float = 0.005
     entropy: float = -1.0
     temperature: float = 0.1
-    reward_scale: float = 1.0
-    max_grad_norm: float = 10.0
-    hidden: tuple[int, ...] = (64, 64)
-    standardise: int = 0
 
     def __post_init__(self) -> None:
         """Check all settings."""
-        counts = ("envs", "rollout", "gradient_steps", "batch", "capacity", "n_step")
-        check.at_least_one(self, *counts)
-        check.not_negative(self, "anneal_updates", "standardise")
-        check.shares(self, "gamma", "tau")
-        check.positive(self, "lr", "temperature", "reward_scale", "tau")
-        check.positive(self, "max_grad_norm", infinite=True)
-        check.widths(self, "hidden")
+        super().__post_init__()
+        check.at_least_one(self, "gradient_steps", "batch", "capacity", "n_step")
+        check.shares(self, "tau")
+        check.positive(self, "lr", "temperature", "tau")
         if not math.isfinite(self.entropy):
             raise bad_value("entropy", self.entropy, "a finite number")
-
-    @property
-    def steps_per_update(self) -> int:
-        """Environment steps (tuning intervals) per update."""
-        return self.envs * self.rollout
 
 
 class Row(NamedTuple):

@@ -27,19 +27,14 @@ from ecn_marl.baselines.training import settings as check
 
 
 @dataclass(frozen=True)
-class PPOConfig:
-    """Settings that all PPO trainers have.
+class PPOConfig(check.LearnerSettings):
+    """Settings that all PPO trainers have, beside those of `LearnerSettings`.
 
     Attributes:
-        envs: environments stepped at once.
-        rollout: intervals per environment and update.
         epochs: passes over a rollout.
         minibatches: gradient steps per pass.
         actor_lr: learning rate of the policy.
         critic_lr: learning rate of the value function.
-        anneal_updates: updates over which both rates fall to `optimisers.FINAL_RATE` of what they
-            were; 0 for rates that do not fall.
-        gamma: discount per tuning interval.
         gae_lambda: decay of the advantage estimate.
         critic_lambda: the same for the returns that the critic is fitted to; 1 for the sum of all
             later rewards of the rollout, -1 for `gae_lambda`.
@@ -50,13 +45,7 @@ class PPOConfig:
         entropy: weight of the entropy bonus.
         entropy_start: what is added to it at the start; falls linearly to 0 over the first half of
             `anneal_updates`, and stays if these are 0.
-        max_grad_norm: gradients are scaled down to this norm.
-        hidden: widths of the hidden layers of actor and critic.
         shared: one set of parameters for all agents, or one per agent.
-        reward_scale: factor of the rewards that are learnt from. It should bring returns to about
-            1: a critic starts near 0 and takes long to reach returns of a hundred.
-        standardise: intervals of random actions at the start, by which networks standardise their
-            features, see `networks.standardise`; 0 for unscaled features.
         persistence: probability, at the start, that a port keeps its last action while data are
             collected. It falls to 0 over `anneal_updates`, and stays if these are 0.
         follow_j: whether the weights of size classes in the reward follow J, see `class_weights`;
@@ -72,14 +61,10 @@ class PPOConfig:
             so `envs` is a multiple of `minibatches`.
     """
 
-    envs: int = 64
-    rollout: int = 32
     epochs: int = 2
     minibatches: int = 8
     actor_lr: float = 4e-4
     critic_lr: float = 1e-3
-    anneal_updates: int = 0
-    gamma: float = 0.95
     gae_lambda: float = 0.9
     critic_lambda: float = -1.0
     clip: float = 0.2
@@ -89,10 +74,7 @@ class PPOConfig:
     entropy: float = 3e-3
     entropy_start: float = 0.0
     max_grad_norm: float = 0.5
-    hidden: tuple[int, ...] = (64, 64)
     shared: bool = True
-    reward_scale: float = 1.0
-    standardise: int = 0
     persistence: float = 0.0
     follow_j: bool = False
     value_norm: bool = False
@@ -103,15 +85,14 @@ class PPOConfig:
 
     def __post_init__(self) -> None:
         """Check all settings."""
-        check.not_negative(self, "standardise", "anneal_updates", "memory")
-        check.at_least_one(self, "envs", "rollout", "epochs", "minibatches", "clip_decay_updates")
-        check.shares(self, "gamma", "gae_lambda")
+        super().__post_init__()
+        check.not_negative(self, "memory")
+        check.at_least_one(self, "epochs", "minibatches", "clip_decay_updates")
+        check.shares(self, "gae_lambda")
         if self.critic_lambda != -1.0:
             check.shares(self, "critic_lambda")
-        check.positive(self, "actor_lr", "critic_lr", "clip", "clip_decay", "reward_scale")
-        check.positive(self, "max_grad_norm", infinite=True)
+        check.positive(self, "actor_lr", "critic_lr", "clip", "clip_decay")
         check.not_negative(self, "clip_min", "entropy", "entropy_start")
-        check.widths(self, "hidden")
         check.positive(self, "value_clip", "huber", infinite=True)
         for name in ("persistence", "value_norm_decay"):
             if not 0.0 <= getattr(self, name) < 1.0:
@@ -120,11 +101,6 @@ class PPOConfig:
             allowed = f"a divisor of envs * rollout = {self.envs * self.rollout}"
             raise bad_value("minibatches", self.minibatches, allowed)
         rc.check_memory(self)
-
-    @property
-    def steps_per_update(self) -> int:
-        """Environment steps (tuning intervals) per update."""
-        return self.envs * self.rollout
 
 
 def kept_share(config: PPOConfig, updates: Array) -> Float[Array, ""]:

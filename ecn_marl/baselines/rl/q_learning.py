@@ -39,18 +39,15 @@ from ecn_marl.baselines.training.environments import Measured, Moments
 
 
 @dataclass(frozen=True)
-class QConfig:
-    """Settings that the Q-learners of ports have.
+class QConfig(check.LearnerSettings):
+    """Settings that the Q-learners of ports have, beside those of `LearnerSettings`.
+
+    The offset of rewards is subtracted before they are scaled.
 
     Attributes:
-        envs: environments stepped at once.
-        rollout: intervals per environment and update.
         gradient_steps: gradient steps per update.
         batch: rows that each agent draws from its memory per gradient step.
         lr: learning rate.
-        anneal_updates: updates over which `lr` falls to `optimisers.FINAL_RATE` of its value; 0 for
-            a rate that does not fall.
-        gamma: discount per tuning interval.
         n_step: steps of a return before it is bootstrapped.
         target_every: gradient steps between copies to the target network.
         reward_offset: subtracted from the rewards that are learnt from. Values then start near
@@ -59,11 +56,6 @@ class QConfig:
         centre: intervals of random actions at the start, whose mean reward is subtracted in place
             of `reward_offset`; 0 for `reward_offset`. Between scenarios the right level differs by
             more than what actions change, so a fixed number fits only one.
-        reward_scale: factor of the rewards after that, see `PPOConfig`.
-        max_grad_norm: gradients are scaled down to this norm.
-        hidden: widths of the hidden layers.
-        standardise: intervals of random actions at the start, by which networks standardise their
-            features, see `networks.standardise`; 0 for unscaled features.
         shared: one network for all agents, or one each. Memories are one each in both cases.
         ordinal: degree of the polynomials that values are, in the place of a setting among the
             choices, see `networks.Polynomials`; 0 for a value of its own for each setting.
@@ -72,21 +64,14 @@ class QConfig:
         epsilon_min: smallest chance.
     """
 
-    envs: int = 64
     rollout: int = 8
     gradient_steps: int = 8
     batch: int = 64
     lr: float = 1e-3
-    anneal_updates: int = 0
-    gamma: float = 0.95
     n_step: int = 1
     target_every: int = 50
     reward_offset: float = 0.0
     centre: int = 0
-    reward_scale: float = 1.0
-    max_grad_norm: float = 10.0
-    hidden: tuple[int, ...] = (64, 64)
-    standardise: int = 0
     shared: bool = True
     ordinal: int = 0
     epsilon: float = 1.0
@@ -95,15 +80,13 @@ class QConfig:
 
     def __post_init__(self) -> None:
         """Check all settings."""
-        counts = ("envs", "rollout", "gradient_steps", "batch", "n_step", "target_every")
-        check.at_least_one(self, *counts)
-        check.shares(self, "gamma", "epsilon", "epsilon_min")
-        check.positive(self, "lr", "reward_scale")
-        check.positive(self, "max_grad_norm", infinite=True)
-        check.widths(self, "hidden")
+        super().__post_init__()
+        check.at_least_one(self, "gradient_steps", "batch", "n_step", "target_every")
+        check.shares(self, "epsilon", "epsilon_min")
+        check.positive(self, "lr")
         if not 0.0 < self.epsilon_decay <= 1.0:
             raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
-        check.not_negative(self, "standardise", "centre", "anneal_updates", "ordinal")
+        check.not_negative(self, "centre", "ordinal")
         if self.centre and self.reward_offset:
             allowed = "0 with `centre`, which measures the offset"
             raise bad_value("reward_offset", self.reward_offset, allowed)
@@ -123,11 +106,6 @@ class QConfig:
         """Moments that networks standardise by (None for unscaled ones), and the offset."""
         offset = measured.reward if measured and self.centre else jnp.float32(self.reward_offset)
         return (measured.obs if measured and self.standardise else None), offset
-
-    @property
-    def steps_per_update(self) -> int:
-        """Environment steps (tuning intervals) per update."""
-        return self.envs * self.rollout
 
 
 class Step(NamedTuple):

@@ -1,6 +1,8 @@
-"""Checks that the settings of trainers have in common."""
+"""Settings that trainers of ports have in common, and checks of settings."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from ecn_marl._checks import Each, Real, Rule, Whole, check_value
 from ecn_marl._errors import bad_value
@@ -59,3 +61,45 @@ def widths(settings: object, *names: str, least: int = 0) -> None:
         ValueError: one is no integer from 1 to `WIDEST`, or there are fewer layers than `least`.
     """
     _all(settings, names, Each(Whole(low=1, high=WIDEST), least=least))
+
+
+@dataclass(frozen=True)
+class LearnerSettings:
+    """Settings of every trainer of ports; each adds its own, and has defaults of its own.
+
+    Attributes:
+        envs: environments stepped at once.
+        rollout: intervals per environment and update.
+        anneal_updates: updates over which learning rates fall to `optimisers.FINAL_RATE` of what
+            they were; 0 for rates that do not fall.
+        gamma: discount per tuning interval.
+        reward_scale: factor of the rewards that are learnt from. It should bring returns to about
+            1: values start near 0 and take long to reach returns of a hundred.
+        max_grad_norm: gradients are scaled down to this norm.
+        hidden: widths of the hidden layers.
+        standardise: intervals of random actions at the start, by which networks standardise their
+            features, see `networks.standardise`; 0 for unscaled features.
+    """
+
+    envs: int = 64
+    rollout: int = 32
+    anneal_updates: int = 0
+    gamma: float = 0.95
+    reward_scale: float = 1.0
+    max_grad_norm: float = 10.0
+    hidden: tuple[int, ...] = (64, 64)
+    standardise: int = 0
+
+    def __post_init__(self) -> None:
+        """Check all settings."""
+        at_least_one(self, "envs", "rollout")
+        not_negative(self, "anneal_updates", "standardise")
+        shares(self, "gamma")
+        positive(self, "reward_scale")
+        positive(self, "max_grad_norm", infinite=True)
+        widths(self, "hidden")
+
+    @property
+    def steps_per_update(self) -> int:
+        """Environment steps (tuning intervals) per update."""
+        return self.envs * self.rollout
