@@ -1,4 +1,4 @@
-"""Tables of learners: what scenarios ask of a policy, from made-up seeds."""
+"""Tables of learners: what scenarios ask of a policy, and the README's, from made-up seeds."""
 
 from __future__ import annotations
 
@@ -60,3 +60,30 @@ def test_an_interval_is_that_of_paired_seeds(tables):
     mean, half = learners.needed()["x"]["memory"]
     assert mean == pytest.approx(each.mean())
     assert half == pytest.approx(2.2621571628 * each.std(ddof=1) / np.sqrt(10))
+
+
+def test_the_readmes_table_is_relative_to_the_best_static_setting(monkeypatch):
+    from generated import learners
+
+    rng = np.random.default_rng(1)
+    static = np.exp(rng.normal(2.0, 0.3, 32))
+    seeds = np.exp(rng.normal(np.log(0.7), 0.02, 10))
+    scores = {"static:best": [static], "rule": [0.8 * static], "ippo": np.outer(seeds, static)}
+    scores |= {"oracle:ports": [0.6 * static], "oracle": [0.9 * static]}
+    one = {"scenario": "one-v0", "scores": scores, "oracle": "oracle:ports", "seeds": {"ippo": 10}}
+    other = {**one, "scenario": "two-v0", "scores": {"static:best": [static]}}
+    monkeypatch.setattr(learners, "_sealed", lambda: [one, other])
+    head, _, *rows = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in learners.results().strip().splitlines()
+    )
+    table = {name: dict(zip(head[1:], values, strict=True)) for name, *values in rows}
+    assert head == ["policy", "one", "two"] and set(table) == {f"`{n}`" for n in learners.SHOWN}
+    assert table["`oracle`"]["one"] == "0.600 [0.600, 0.600]", "the better one of the scenario's"
+    assert table["`rule`"] == {"one": "0.800 [0.800, 0.800]", "two": "–"}
+    mean, low, high = map(float, table["`ippo`"]["one"].translate({91: 32, 93: 32, 44: 32}).split())
+    assert mean == pytest.approx(np.exp(np.log(seeds).mean()), abs=1e-3)
+    half = 2.2621571628 * np.log(seeds).std(ddof=1) / np.sqrt(10)
+    assert np.log([low, high]) == pytest.approx(
+        [np.log(mean) - half, np.log(mean) + half], abs=2e-3
+    )
