@@ -186,7 +186,7 @@ def evaluation_tables(
     rows = sorted(result["policies"], key=_by_objective)
     names = [_name(row, label) for row in rows]
     tables = [_completion_table(rows, names), _flows_table(rows, names), _queues_table(rows, names)]
-    tables += [_source_table(rows, names, number) for number in rows[0].get("sources", ())]
+    tables += _source_tables(rows, names)
     if "beside" in result:
         from ecn_marl.render.backend_table import backend_table
 
@@ -319,13 +319,22 @@ def _queues_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
     return table
 
 
-def _source_table(rows: list[dict[str, Any]], names: list[str], source: str) -> Table:
-    """Counters of a traffic source, means over episodes."""
-    counters = [row["sources"][source] for row in rows]
-    table = _columns(f"Traffic source {source}", tuple(counters[0]))
-    for values, name in zip(counters, names, strict=True):
-        table.add_row(name, *[number(value, 0) for value in values.values()])
-    return table
+def _source_tables(rows: list[dict[str, Any]], names: list[str]) -> list[Table]:
+    """Counters of traffic sources, means over episodes; those that count the same share a table."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for source, counters in rows[0].get("sources", {}).items():
+        alike.setdefault(tuple(counters), []).append(source)
+    tables = []
+    for columns, sources in alike.items():
+        several = len(sources) > 1
+        title = f"Traffic source{'s' if several else ''} {', '.join(sources)}"
+        table = _columns(title, (*(["source"] if several else []), *columns))
+        for source in sources:
+            for row, name in zip(rows, names, strict=True):
+                numbers = [number(value, 0) for value in row["sources"][source].values()]
+                table.add_row(name, *([source] if several else []), *numbers)
+        tables.append(table)
+    return tables
 
 
 def _columns(title: str, columns: tuple[str, ...]) -> Table:
