@@ -192,14 +192,19 @@ def ablations() -> str:
     return markdown(head, rows)
 
 
+BUDGETS = ("20000", "40000", "80000", "160000")
+"""Steps at which the table of budgets shows J."""
+
+
 def budgets() -> str:
-    """J of a training at several numbers of steps, means over its seeds."""
+    """J during a training, mean and worst of its seeds."""
     rows = []
     for row in _read("ablations.json")["budgets"]:
-        ends = [f"{np.exp(np.log(j).mean()):.2f} ({max(j):.2f})" for j in row["J"].values()]
+        found = [row["J"].get(steps) for steps in BUDGETS]
+        ends = [f"{np.exp(np.log(j).mean()):.2f}, {max(j):.2f}" if j else DASH for j in found]
         rows.append((f"`{row['scenario']}`", f"`{row['learner']}`", *ends))
-    steps = [f"{int(n) // 1000} k" for n in _read("ablations.json")["budgets"][0]["J"]]
-    return markdown(("scenario", "learner", *steps), rows)
+    steps = [f"{int(n) // 1000} k" for n in BUDGETS]
+    return markdown(("scenario", "learner: mean, worst of ten", *steps), rows)
 
 
 def needs() -> str:
@@ -246,14 +251,19 @@ def needed() -> dict[str, dict[str, tuple[float, float]]]:
 def label(scenario: str) -> str:
     """What a scenario asks of a policy: `memory`, `coordination`, both, or `reactive`; or a dash.
 
-    A policy that sees three intervals is called reactive here.
+    A policy that sees three intervals is called reactive here. An effect that has not been measured
+    is named with a question mark.
     """
     found = needed().get(scenario, {})
-    if "memory" not in found or not {*JOINT} & {*found}:
+    if not found:
         return DASH
-    memory = _certain(*found["memory"])
-    joint = any(_certain(-found[name][0], found[name][1]) for name in JOINT if name in found)
-    names = [name for name, yes in (("memory", memory), ("coordination", joint)) if yes]
+    joint = [_certain(-found[name][0], found[name][1]) for name in JOINT if name in found]
+    memory = _certain(*found["memory"]) if "memory" in found else None
+    names = [
+        name if yes else f"{name}?"
+        for name, yes in (("memory", memory), ("coordination", any(joint) if joint else None))
+        if yes is not False
+    ]
     return ", ".join(names) or "reactive"
 
 

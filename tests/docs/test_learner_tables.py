@@ -45,11 +45,13 @@ def tables(monkeypatch):
 def test_labels(tables, memory, joint, noise, label):
     learners = tables(memory, joint, noise)
     assert learners.label("x") == label
-    assert learners.label("another") == "–"
     effect, half = learners.needed()["x"]["gnn"]
     assert effect == pytest.approx(np.log(joint), abs=1e-9) and half < 1e-9
     if not noise:
         assert learners.needed()["x"]["memory"][0] == pytest.approx(np.log(memory))
+    assert learners.label("another") == "–"
+    learners._ablations().pop()  # no run without memory: not known
+    assert learners.label("x") == ("memory?, coordination" if joint == 0.95 else "memory?")
 
 
 def test_an_interval_is_that_of_paired_seeds(tables):
