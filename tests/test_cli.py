@@ -21,6 +21,7 @@ from synthetic import evaluation
 
 import ecn_marl
 from ecn_marl.baselines.runs import run_controller
+from ecn_marl.envs import registry
 from ecn_marl.errors import VersionWarning
 from ecn_marl.lanes import settings
 
@@ -71,7 +72,9 @@ def test_senders():
     assert all(name in table for name in rows) and "gbps=100" in table
 
 
-def test_scenarios():
+def test_scenarios(monkeypatch):
+    ecn_marl.scenarios()
+    monkeypatch.setattr(registry.SCENARIOS, "registered", {})  # other tests register some
     rows = json.loads(run("scenarios", "--json").stdout)
     named = {row["name"]: row for row in rows}
     assert {"websearch-v0", "incast-v0", "pet-websearch-v0"} <= set(named)
