@@ -213,7 +213,7 @@ def needs() -> str:
     for scenario, found in needed().items():
         cells = [_ratio(found[name]) if name in found else DASH for name in ("memory", *JOINT)]
         rows.append((f"`{scenario}`", *cells, label(scenario)))
-    head = ("scenario", "without memory", "`gnn`, messages", "`mappo`, a critic that sees all")
+    head = ("scenario", "without memory", "`gnn`, messages", "`mappo`, its settings and critic")
     return markdown((*head, "label"), rows)
 
 
@@ -252,16 +252,18 @@ def label(scenario: str) -> str:
     """What a scenario asks of a policy: `memory`, `coordination`, both, or `reactive`; or a dash.
 
     A policy that sees three intervals is called reactive here. An effect that has not been measured
-    is named with a question mark.
+    is named with a question mark. Coordination is what `gnn` gains, which has `ippo`'s settings;
+    `mappo` has settings of its own, so its critic need not be the reason for what it gains.
     """
     found = needed().get(scenario, {})
     if not found:
         return DASH
-    joint = [_certain(-found[name][0], found[name][1]) for name in JOINT if name in found]
+    mean, half = found.get("gnn", (None, 0.0))
+    joint = None if mean is None else _certain(-mean, half)
     memory = _certain(*found["memory"]) if "memory" in found else None
     names = [
         name if yes else f"{name}?"
-        for name, yes in (("memory", memory), ("coordination", any(joint) if joint else None))
+        for name, yes in (("memory", memory), ("coordination", joint))
         if yes is not False
     ]
     return ", ".join(names) or "reactive"

@@ -67,8 +67,7 @@ class Lowering(Builder):
             return record.lower(self, eqn, *args)
         except Unsupported:
             raise
-        # A newer JAX may have parameters that the rule was not written for: XLA knows them.
-        except Exception as problem:
+        except Exception as problem:  # a newer JAX's parameters, which the rule does not know
             raise Unsupported(
                 f"primitive {name!r} cannot be compiled for lanes with these parameters "
                 f"({type(problem).__name__}: {problem})"

@@ -156,8 +156,9 @@ def init_agents(
     net: nn.Module, key: jax.Array, features: int, num_agents: int, shared: bool
 ) -> PyTree:
     """Parameters of agents' networks, with a memory or without; see `networks.init_network`."""
-    draw = init_recurrent if isinstance(net, Recurrent) else init_network
-    return draw(net, key, features, num_agents, shared)  # type: ignore[arg-type]
+    if isinstance(net, Recurrent):
+        return init_recurrent(net, key, features, num_agents, shared)
+    return init_network(net, key, features, num_agents, shared)
 
 
 def unroll(
