@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 SELDOM = (50_000, 10, 10)
 """Thresholds of `gc`. Programs that are traced are a million objects that stay: to look through
-them again and again takes a sixth of the time until a command begins to work."""
+them again and again takes an eighth of the time until a command begins to work."""
 
 
 @contextmanager
