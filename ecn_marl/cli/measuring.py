@@ -43,13 +43,22 @@ def headroom(
         ),
     ] = None,
     allow_flagged: AllowFlagged = False,
+    hindsight: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="In so many of the episodes search the best setting of every 1 ms, too.",
+            show_default="none",
+        ),
+    ] = 0,
     as_json: Json = False,
 ) -> None:
     """Measure how much adaptive thresholds can gain over the best static ones.
 
     The oracle knows the phase of the traffic and has the best thresholds for each phase. What it
     gains over the best static thresholds is a reference, not a bound: policies that also look at
-    queues and flows have gained a little more.
+    queues and flows have gained a little more. --hindsight shows whether settings that change
+    within a phase would gain more, in episodes that are known in advance.
     """
     from ecn_marl._files import check_output_folder, json_text
     from ecn_marl.baselines.search import Effort
@@ -70,6 +79,7 @@ def headroom(
             folder=out,
             progress=show,
             allow_flagged=allow_flagged,
+            hindsight=hindsight,
         )
     if as_json:
         typer.echo(json_text(result))

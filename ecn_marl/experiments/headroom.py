@@ -12,12 +12,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ecn_marl._checks import Whole, check_value
 from ecn_marl.baselines.evaluation.episodes import evaluate
 from ecn_marl.baselines.oracle import BEST, ORACLE, PORTS, RULE, group_names, phase_names
 from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX
+from ecn_marl.envs.actions import EcnSetting
+from ecn_marl.experiments import hindsight as hs
 from ecn_marl.experiments.compare import compare
 from ecn_marl.experiments.policies import Arena, resolve
+from ecn_marl.experiments.recipes import DEPTHS
 from ecn_marl.experiments.records import Record
 
 STATICS = ("secn1", "secn2")
@@ -36,6 +40,7 @@ def headroom(
     folder: Path | None = None,
     progress: Callable[[int, str], None] | None = None,
     allow_flagged: bool = False,
+    hindsight: int = 0,
 ) -> dict[str, Any]:
     """Measure the headroom of a scenario.
 
@@ -48,12 +53,20 @@ def headroom(
         folder: where searches are kept; in memory only if None.
         progress: called with the number of episodes run and the current task.
         allow_flagged: see `compare.compare`.
+        hindsight: in how many of the episodes the best sequence of settings is searched for, see
+            `experiments.hindsight`; 0 for none.
 
     Returns:
         `scenario`, `episodes`, `seed`, `phases`, `groups`; `policies`, the rows of
         `compare.compare`, each with `settings`; `gain`, that of the oracle over the best static
-        setting (1 - score) with its interval, and whether it is `enough`.
+        setting (1 - score) with its interval, and whether it is `enough`; `hindsight`, see
+        `Hindsight.as_dict`, None if it is not asked for.
+
+    Raises:
+        ValueError: `hindsight` is neither 0 nor from 2 to `episodes`.
     """
+    if hindsight:
+        check_value("hindsight", hindsight, Whole(low=2, high=episodes))
     show = progress or (lambda done, note: None)
     effort, make_options = effort or Effort(), dict(options or {})
     arena = Arena(scenario, make_options, effort=effort, searches=folder, progress=show)
@@ -78,6 +91,13 @@ def headroom(
     rows = compare(records, allow_flagged=allow_flagged)["policies"]
     for row in rows:
         row["settings"] = settings[row["name"]]
+    known = None
+    if hindsight:
+        best = arena.search(BEST).settings.reshape(-1, 3)[0]
+        tried = list(dict.fromkeys(EcnSetting(*map(float, x)) for x in (best, *DEPTHS)))
+        known = hs.hindsight(
+            arena.env(BEST), tried, episodes=hindsight, seed=seed, progress=show
+        ).as_dict()
     gain = next(row["gain"] for row in rows if row["name"] == ORACLE)
     return {
         "scenario": scenario,
@@ -89,4 +109,5 @@ def headroom(
         "policies": rows,
         "gain": gain,
         "enough": bool(gain["low"] > MIN_GAIN),
+        "hindsight": known,
     }

@@ -48,4 +48,19 @@ def headroom_table(result: Mapping[str, Any]) -> Table:
     else:
         table.caption += f"\nSettings by phase: {', '.join(result['phases'])}"
         table.caption += f"; by group: {', '.join(result['groups'])}."
+    if known := result.get("hindsight"):
+        table.caption += "\n" + _in_hindsight(known)
     return table
+
+
+def _in_hindsight(known: Mapping[str, Any]) -> str:
+    """The gains of settings that are chosen for an episode that is known."""
+    single, sequence = (
+        f"{percent(gain['value'])} [{percent(gain['low'])}, {percent(gain['high'])}]"
+        for gain in (known["static"], known["best"])
+    )
+    return (
+        f"In hindsight, in {known['episodes']} of the episodes: a setting for each "
+        f"{known['window_us'] / 1000:g} ms lowers J by {sequence}, one for the whole episode by "
+        f"{single}."
+    )
