@@ -27,9 +27,11 @@ from ecn_marl.baselines.exporting.policy import (
     read_policy,
 )
 from ecn_marl.baselines.exporting.rate_policy import RatePolicy
+from ecn_marl.baselines.gnn import MessagePassing, Neighbours
 from ecn_marl.baselines.rl.distributions import head_for
 from ecn_marl.baselines.rl.networks import network_flops
 from ecn_marl.baselines.rl.recurrent import Recurrent, Remembering
+from ecn_marl.envs.agents import check_ports_act
 from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.envs.registry import lookup
 
@@ -108,6 +110,8 @@ def exported_controller(
     Raises:
         ValueError: see `check_fits`.
     """
+    if policy.message:
+        return Speaking(env, policy, name)
     if policy.gru is None:
         return Exported(env, policy, name)
     check_fits(env, policy, name)
@@ -207,6 +211,42 @@ class Exported:
         widths = [int(w.shape[-1]) for w, _ in self.layers]
         flops = network_flops(widths[:-1], int(self.layers[0][0].shape[-2]), widths[-1])
         return {"inferences_per_decision": 1.0, "flops_per_decision": float(flops)}
+
+
+class Speaking(Exported):
+    """A policy whose ports exchange messages, among the neighbours of the environment."""
+
+    def __init__(self, env: PortEnvironment, policy: Policy, name: str = "policy") -> None:
+        """Take the network over as constants.
+
+        Args:
+            env: functional environment, made with the options of `view_of`.
+            policy: the policy.
+            name: its name in errors.
+
+        Raises:
+            ValueError: see `check_fits`, or agents that are not ports.
+        """
+        check_ports_act(env, "messages between ports")
+        super().__init__(env, policy, name)
+        *inner, (_, bias) = self.layers
+        hidden = tuple(int(b.shape[-1]) for _, b in inner[::2])
+        neighbours = Neighbours.of(env.sim.topology)
+        self.net = MessagePassing(hidden, int(bias.shape[-1]), neighbours, policy.message)
+        self.params = {
+            "params": {
+                f"Dense_{i}": {"kernel": w, "bias": b} for i, (w, b) in enumerate(self.layers)
+            }
+        }
+        self.flops = self.net.flops(policy.obs_dim)
+
+    def outputs(self, obs: Float[Array, "*b agents obs"]) -> Float[Array, "*b agents outputs"]:
+        """Outputs of the network for every port."""
+        return jnp.asarray(self.net.apply(self.params, obs))
+
+    def costs(self) -> dict[str, float]:
+        """What a decision costs: one inference."""
+        return {"inferences_per_decision": 1.0, "flops_per_decision": float(self.flops)}
 
 
 def _same(options: Mapping[str, object], actions: Mapping[str, object]) -> bool:

@@ -15,8 +15,7 @@ runs on 432.
 Gilmer et al., "Neural Message Passing for Quantum Chemistry", ICML'17 (§2), with the averages of
 Hamilton et al., "Inductive Representation Learning on Large Graphs", NeurIPS'17 (§3.3).
 
-Everything else is IPPO: each port earns its own reward, and all share their parameters. The policy
-needs its neighbours' messages, so it is not exported as a network of one port.
+Everything else is IPPO: each port earns its own reward, and all share their parameters.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from ecn_marl.baselines.ippo import IPPO
 from ecn_marl.baselines.rl.networks import Applied, centred, layer, network_flops
 from ecn_marl.baselines.rl.ppo_config import PPOConfig
 from ecn_marl.baselines.training import settings as check
-from ecn_marl.baselines.training.trainer import FLOAT_BYTES
+from ecn_marl.baselines.training.trainer import FLOAT_BYTES, Network
 from ecn_marl.envs.agents import check_ports_act
 from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.sim.topology import Topology
@@ -147,6 +146,18 @@ class MessagePassing(nn.Module):
         out: Array = layer(self.outputs, self.last_scale)(x)
         return out
 
+    def flops(self, inputs: int) -> int:
+        """Floating-point operations of one port's part of an inference."""
+        first, *others = self.hidden
+        total, before = network_flops((), inputs, first) + first, first
+        for width in others:
+            # Its message, nine operations for the averages (three sums, each of some of its own),
+            # and the next layer.
+            total += network_flops((), before, self.message) + 10 * self.message
+            total += network_flops((), before + 3 * self.message, width) + width
+            before = width
+        return total + network_flops((), before, self.outputs)
+
 
 class GNN(IPPO):
     """IPPO with messages between neighbours, for one environment and configuration."""
@@ -201,24 +212,15 @@ class GNN(IPPO):
     @property
     def flops(self) -> int:
         """Floating-point operations of one port's part of an inference."""
-        first, *others = self.config.hidden
-        said = self.config.message
-        total, before = network_flops((), self.env.obs_dim, first) + first, first
-        for width in others:
-            # Its message, nine operations for the averages (three sums, each of some of its own),
-            # and the next layer.
-            total += network_flops((), before, said) + 10 * said
-            total += network_flops((), before + 3 * said, width) + width
-            before = width
-        return total + network_flops((), before, self.head.outputs)
+        return self.actor.flops(self.env.obs_dim)
 
     def modules(self, actor: PyTree) -> dict[str, tuple[Applied, PyTree]]:
         """None: a port alone cannot decide."""
         return {}
 
-    def network(self, actor: PyTree) -> None:
-        """None: it is not a network from one port's observation."""
-        return None
+    def network(self, actor: PyTree) -> Network:
+        """The policy, to be exported with its messages."""
+        return Network(self.head, actor, message=self.config.message)
 
     def exchanged_bytes(self, env: PortEnvironment, rows: Sequence[Mapping[str, object]]) -> float:
         """Bytes of messages between switches, in training as in use."""

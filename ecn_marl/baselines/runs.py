@@ -490,6 +490,7 @@ def run_policy(run: str | Path, learner: int = 0, which: str = "best") -> Policy
         network.layers,
         algorithm=config["algorithm"],
         activation=network.activation,
+        message=network.message,
         options=config["options"],
         settings=config["settings"],
         seed=config["seed"] + learner,

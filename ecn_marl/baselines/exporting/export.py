@@ -29,6 +29,7 @@ def export_policy(
     *,
     algorithm: str,
     activation: str = ACTIVATION,
+    message: int = 0,
     **about: object,
 ) -> Policy:
     """A greedy policy without JAX; for a Q-network, the action of the highest value.
@@ -40,6 +41,7 @@ def export_policy(
             layer first; own networks of the ports have a leading axis of agents.
         algorithm: name of the trainer.
         activation: between the layers, one of `policy.ACTIVATIONS`.
+        message: numbers of a message if ports exchange some, see `gnn.MessagePassing`.
         **about: anything else for the header.
 
     Raises:
@@ -55,7 +57,6 @@ def export_policy(
     if layers is None or layers[0][0].shape[-2] != env.obs_dim:
         allowed = "a trainer whose policy is one network from a port's observation to its action"
         raise bad_value("algorithm", algorithm, allowed)
-    ports = [env.port_info(i) for i in range(env.num_agents)]
     options = {name: getattr(env.action, name) for name in env.action.options()}
     header = {
         "algorithm": algorithm,
@@ -74,11 +75,21 @@ def export_policy(
             "head": head_header(head),
             **({} if gru is None else {"memory": int(gru[1].shape[-1])}),
             **({"normalised": True} if norms else {}),
+            **({"message": message} if message else {}),
         },
-        "ports": [{"name": p["name"], "gbps": p["rate_gbps"]} for p in ports],
+        "ports": ports_header(env, neighbours=message > 0),
         **about,
     }
     return Policy(header, layers, _settings(env, head), gru, norms)
+
+
+def ports_header(env: EcnEnv, neighbours: bool) -> list[dict[str, Any]]:
+    """Name and rate of every port; with its neighbours, its switch and the node it leads to."""
+    wanted = {"name": "name", "gbps": "rate_gbps"}
+    if neighbours:
+        wanted |= {"switch": "switch", "peer": "peer"}
+    ports = [env.port_info(i) for i in range(env.num_agents)]
+    return [{name: port[key] for name, key in wanted.items()} for port in ports]
 
 
 def head_header(head: Head) -> dict[str, Any]:

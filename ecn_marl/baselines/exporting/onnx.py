@@ -82,7 +82,9 @@ def onnx_model(policy: Policy) -> Any:
     """
     graph = _Graph()
     helper, kinds = graph.helper, graph.kinds
-    rows: Any = "rows" if policy.shared else policy.layers[0][0].shape[0]
+    rows: Any = "rows"
+    if policy.message or not policy.shared:
+        rows = len(policy.header["ports"])
     inputs = [helper.make_tensor_value_info("obs", kinds.FLOAT, [rows, policy.obs_dim])]
     outputs = []
     if policy.units:
@@ -125,12 +127,20 @@ def _network(graph: _Graph, policy: Policy) -> str:
     activation = {"tanh": "Tanh", "relu": "Relu"}[policy.header["network"]["activation"]]
     x, last = "obs", len(policy.layers) - 1
     for i, (weight, bias) in enumerate(policy.layers):
-        x = graph.product(x, weight, bias)
+        known, x = x, graph.product(x, weight, bias)
         if policy.gru is not None and i == last - 1:
             x = _gru(graph, policy, x)
         elif i < last:
             x = graph.op(activation, _normalised(graph, policy, i, x))
+            if policy.message and i % 2:
+                x = _heard(graph, policy, known, x)
     return x
+
+
+def _heard(graph: _Graph, policy: Policy, known: str, said: str) -> str:
+    """What every port knows, and beside it the averages of what its neighbours said."""
+    heard = [graph.op("MatMul", graph.constant(x), said) for x in policy.averages]
+    return graph.op("Concat", known, *heard, axis=-1)
 
 
 def _normalised(graph: _Graph, policy: Policy, layer: int, x: str) -> str:

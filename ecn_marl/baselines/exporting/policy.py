@@ -3,7 +3,8 @@
 The file is an `.npz` archive without pickles: `header` is JSON (UTF-8 bytes), `w0, b0, w1, …` are
 the layers of a network, `settings` the thresholds of discrete actions. Layers that are normalised
 have scales and offsets `s0, o0, …`, a policy with a memory its GRU's `recurrent` weights and
-`recurrent_bias`. This module needs numpy only.
+`recurrent_bias`. If ports exchange messages, the layers of messages lie between the others, and the
+header says who is whose neighbour. This module needs numpy only.
 
     policy = ecn_marl.load_policy("policy.npz")
     policy.features                                   # what an observation holds, oldest first
@@ -22,7 +23,8 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 from zipfile import BadZipFile
@@ -32,13 +34,14 @@ from numpy.typing import ArrayLike
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._files import Output, write_all
+from ecn_marl.baselines.exporting.messages import averages, exchange
 from ecn_marl.baselines.exporting.rate_policy import RatePolicy
 from ecn_marl.errors import DamagedFile
 
 FORMAT = "ecn-marl-policy"
-VERSION = 3
+VERSION = 4
 """Latest version of the format. Policies of ports are written as version 1, those of flows as 2,
-those of ports with a memory or normalised layers as 3."""
+those of ports with a memory or normalised layers as 3, of ports that exchange messages as 4."""
 
 FLOWS = "flows"
 """Value of `agents` in the header where they are flows; policies of ports have no such entry."""
@@ -98,6 +101,7 @@ class Policy:
     def __repr__(self) -> str:
         """One line: its algorithm, scenario and shapes."""
         nets = "one network for all ports" if self.shared else "a network per port"
+        nets += ", which exchange messages" if self.message else ""
         outputs = self.layers[-1][0].shape[-1]
         name, scenario = self.header["algorithm"], self.header["scenario"]
         memory = f"a memory of {self.units}, " if self.units else ""
@@ -118,6 +122,29 @@ class Policy:
     def shared(self) -> bool:
         """Whether all ports have the same network."""
         return self.layers[0][0].ndim == 2
+
+    @property
+    def message(self) -> int:
+        """Numbers of a message between ports; 0 where they exchange none, and each acts alone."""
+        return int(self.header["network"].get("message", 0))
+
+    @cached_property
+    def averages(self) -> np.ndarray:
+        """Whom every port hears, see `messages.averages`."""
+        return averages(self.header["ports"])
+
+    def among(self, ports: Sequence[Mapping[str, Any]]) -> Policy:
+        """The same policy in another network.
+
+        Args:
+            ports: `name`, `gbps`, `switch` and `peer` of every port, as `header["ports"]` has them.
+
+        Raises:
+            ValueError: a policy with a network per port, and another number of ports.
+        """
+        if not self.shared and len(ports) != len(self.header["ports"]):
+            raise bad_value("ports", len(ports), f"{len(self.header['ports'])}: a network each")
+        return replace(self, header={**self.header, "ports": [dict(port) for port in ports]})
 
     @property
     def units(self) -> int:
@@ -145,11 +172,13 @@ class Policy:
 
         Args:
             obs: observation `[obs_dim]`, or a batch `[..., obs_dim]`. Without `port`, a policy
-                with a network per port needs `[..., ports, obs_dim]`.
+                with a network per port needs `[..., ports, obs_dim]`, as does one whose ports
+                exchange messages.
             port: number of the port, from 0.
 
         Raises:
-            ValueError: an observation of another length, no such port, or a policy with a memory.
+            ValueError: an observation of another length, no such port, a port of a policy whose
+                ports exchange messages, or a policy with a memory.
         """
         self._check_no_memory()
         return self._run(np.asarray(obs, np.float32), port, None)[0]
@@ -166,11 +195,16 @@ class Policy:
         if x.shape[-1:] != (self.obs_dim,):
             raise bad_value("obs shape", x.shape, f"(..., {self.obs_dim})")
         ports = len(self.header["ports"])
-        if not self.shared and port is None and x.shape[-2:-1] != (ports,):
-            allowed = f"(..., {ports}, {self.obs_dim}), or one observation and its port"
-            raise bad_value("obs shape", x.shape, allowed)
+        if self.message and port is not None:
+            raise bad_value("port", port, "None: ports exchange messages, so all act at once")
+        all_at_once = self.message > 0 or not self.shared
+        if all_at_once and port is None and x.shape[-2:-1] != (ports,):
+            one = "" if self.message else ", or one observation and its port"
+            raise bad_value("obs shape", x.shape, f"(..., {ports}, {self.obs_dim}){one}")
         chosen = slice(None) if self.shared or port is None else port
         activation = ACTIVATIONS[self.header["network"]["activation"]]
+        if self.message:
+            return exchange(x, self.layers, self.averages, activation), memory
         last = len(self.layers) - 1
         for i, (weight, bias) in enumerate(self.layers):
             x = _product(x, weight[chosen]) + bias[chosen]
@@ -261,9 +295,13 @@ class Policy:
             if np.shape(agent_obs) != (self.obs_dim,):
                 raise bad_value(f"obs shape of {agent}", np.shape(agent_obs), f"({self.obs_dim},)")
         rows = np.stack(list(obs.values()))
+        ports = {f"port_{i}": i for i in range(len(self.header["ports"]))}
+        if self.message:
+            if list(obs) != list(ports):
+                raise bad_value("agents", list(obs), f"{', '.join(ports)}: ports hear each other")
+            return rows, None
         if self.shared:
             return rows, None
-        ports = {f"port_{i}": i for i in range(len(self.header["ports"]))}
         for agent in obs:
             if agent not in ports:
                 raise bad_value("agent", agent, f"port_0 … port_{len(ports) - 1}: a network each")
@@ -355,8 +393,10 @@ def save_policy(policy: Policy | RatePolicy, path: str | Path) -> None:
             arrays |= {f"s{i}": scale, f"o{i}": offset}
         if policy.gru is not None:
             arrays |= dict(zip(GRU, policy.gru, strict=True))
-        if policy.gru is not None or policy.norms:
+        if policy.message:
             format_fields["version"] = VERSION
+        elif policy.gru is not None or policy.norms:
+            format_fields["version"] = 3
     header = np.frombuffer(json.dumps({**format_fields, **policy.header}).encode(), np.uint8)
     write_all({Path(path): Output("wb", lambda file: np.savez(file, header=header, **arrays))})
 
@@ -446,7 +486,10 @@ def _port_policy(header: dict[str, Any], arrays: dict[str, np.ndarray], path: Pa
         normalised = count - 1 - (gru is not None) if header["network"].get("normalised") else 0
         norms = tuple((arrays[f"s{i}"], arrays[f"o{i}"]) for i in range(normalised))
         policy = Policy(header, layers, arrays["settings"], gru, norms)
-        action, _ = policy.step(np.zeros(policy.obs_dim, np.float32), None, 0)
+        if policy.message:
+            action = policy(np.zeros((len(header["ports"]), policy.obs_dim), np.float32))
+        else:
+            action, _ = policy.step(np.zeros(policy.obs_dim, np.float32), None, 0)
         policy.thresholds_of(action, 0)
         if len(policy.features) * header["features"]["history"] != policy.obs_dim:
             raise ValueError

@@ -65,11 +65,13 @@ class Network(NamedTuple):
         layers: parameters of a `networks.Mlp`, or pairs of weights `[in, out]` and biases `[out]`,
             first layer first; with a leading axis of ports if every port has its own.
         activation: between the layers, `tanh` or `relu`.
+        message: numbers of a message if ports exchange some, see `gnn.MessagePassing`.
     """
 
     head: Head
     layers: PyTree
     activation: str = "tanh"
+    message: int = 0
 
 
 class Trainer(ABC):

@@ -16,21 +16,27 @@ from onnx.reference import ReferenceEvaluator
 from ecn_marl.baselines.exporting.export import export_policy
 from ecn_marl.baselines.exporting.onnx import onnx_model, save_onnx
 from ecn_marl.baselines.exporting.policy import read_policy
+from ecn_marl.baselines.gnn import MessagePassing, Neighbours
 from ecn_marl.baselines.rl import recurrent as rc
 from ecn_marl.baselines.rl.distributions import head_for
 from ecn_marl.baselines.rl.networks import Mlp, init_network, standardise
 from ecn_marl.envs.registry import make
 from ecn_marl.envs.scenario import Scenario
-from ecn_marl.sim import Incast, star
+from ecn_marl.sim import Incast, dumbbell, star
 
 
-def policy_of(actions, shared=True, units=0, normalised=False):
-    """An untrained policy of three ports, and observations of 40 intervals."""
-    scenario = Scenario(topology=star(3, gbps=100.0), traffic=(Incast(n_max=2, width=2),), slots=4)
+def policy_of(actions, shared=True, units=0, normalised=False, message=0):
+    """An untrained policy of three ports (six if they speak), and observations of 40 intervals."""
+    net = dumbbell(2, 2, gbps=100.0) if message else star(3, gbps=100.0)
+    scenario = Scenario(topology=net, traffic=(Incast(n_max=2, width=2),), slots=4)
     env = make(scenario, actions=actions, features="pet")
     head, key = head_for(env.action), jax.random.key(4)
     shape = (key, env.obs_dim, env.num_agents, shared)
-    if units:
+    if message:
+        net = MessagePassing((16, 8, 8), head.outputs, Neighbours.of(net), message, 1.0, True)
+        params = jax.jit(net.init)(key, jnp.zeros((env.num_agents, env.obs_dim)))
+        params = standardise(params, jnp.full((env.obs_dim,), 0.4), jnp.full((env.obs_dim,), 0.2))
+    elif units:
         net = rc.Recurrent((16,), units, head.outputs, 1.0, True, normalised)
         params = rc.init_recurrent(net, *shape)
         params = standardise(params, jnp.full((env.obs_dim,), 0.4), jnp.full((env.obs_dim,), 0.2))
@@ -40,21 +46,27 @@ def policy_of(actions, shared=True, units=0, normalised=False):
         params = jax.tree.map(lambda x: x + 0.3, params)
     rng = np.random.default_rng(0)
     obs = rng.uniform(size=(40, env.num_agents, env.obs_dim)).astype(np.float32)
-    return export_policy(env, head, params, algorithm="ippo", seed=4), obs
+    policy = export_policy(env, head, params, algorithm="ippo", message=message, seed=4)
+    if message:
+        by_jax = head.mode(net.apply(params, jnp.asarray(obs)))
+        np.testing.assert_allclose(policy(obs), by_jax, atol=1e-5)
+    return policy, obs
 
 
 @pytest.mark.parametrize(
-    ("actions", "normalised", "shared", "units"),
+    ("actions", "normalised", "shared", "units", "message"),
     [
-        ("multidiscrete", False, True, 0),
-        ("multidiscrete", False, False, 5),
-        ("discrete", True, True, 5),
-        ("discrete", True, False, 0),
-        ("box", False, True, 5),
+        ("multidiscrete", False, True, 0, 0),
+        ("multidiscrete", False, False, 5, 0),
+        ("discrete", True, True, 5, 0),
+        ("discrete", True, False, 0, 0),
+        ("box", False, True, 5, 0),
+        ("box", False, True, 0, 3),
+        ("discrete", False, True, 0, 3),
     ],
 )
-def test_the_model_is_the_policy(actions, normalised, shared, units):
-    policy, obs = policy_of(actions, shared, units, normalised)
+def test_the_model_is_the_policy(actions, normalised, shared, units, message):
+    policy, obs = policy_of(actions, shared, units, normalised, message)
     model = onnx_model(policy)
     onnx.checker.check_model(model, full_check=True)
     session, memory = ReferenceEvaluator(model), None
@@ -73,8 +85,14 @@ def test_the_model_is_the_policy(actions, normalised, shared, units):
     assert json.loads(header) == json.loads(json.dumps(policy.header))
 
 
+def _rows(model):
+    dim = model.graph.input[0].type.tensor_type.shape.dim[0]
+    return dim.dim_param or dim.dim_value
+
+
 def test_shapes_are_declared():
     """Any number of rows for one network, the ports' number for a network each."""
+    assert _rows(onnx_model(policy_of("discrete", message=3)[0])) == 6, "ports hear each other"
     for shared, rows in ((True, "rows"), (False, 3)):
         model = onnx_model(policy_of("discrete", shared, 5)[0])
         shapes = {
