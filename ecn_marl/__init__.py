@@ -33,7 +33,7 @@ from ecn_marl.lanes.settings import set_trial_program as _set_trial_program
 if TYPE_CHECKING:
     from ecn_marl import baselines, envs, errors, lanes, sim, wrappers
     from ecn_marl.baselines.algorithms import register_algorithm
-    from ecn_marl.baselines.exporting.policy import pretrained_policies
+    from ecn_marl.baselines.exporting.files import pretrained_policies
     from ecn_marl.baselines.training.trainer import Trainer
     from ecn_marl.envs.features import register_features
     from ecn_marl.envs.parallel import env, parallel_env
@@ -67,7 +67,7 @@ _HOME = {
     "make": "ecn_marl.envs.registry",
     "make_rate": "ecn_marl.envs.rate.scenarios",
     "parallel_env": "ecn_marl.envs.parallel",
-    "pretrained_policies": "ecn_marl.baselines.exporting.policy",
+    "pretrained_policies": "ecn_marl.baselines.exporting.files",
     "rate_parallel_env": "ecn_marl.envs.rate.parallel",
     "rate_scenarios": "ecn_marl.envs.rate.scenarios",
     "read_dataset": "ecn_marl.experiments.datasets",

@@ -18,14 +18,8 @@ from jaxtyping import Array, Float
 from ecn_marl._errors import bad_value
 from ecn_marl._imports import restore_imports
 from ecn_marl.baselines.exporting.export import head_header
-from ecn_marl.baselines.exporting.policy import (
-    GRU,
-    NORM_EPSILON,
-    PRETRAINED,
-    Policy,
-    policy_file,
-    read_policy,
-)
+from ecn_marl.baselines.exporting.files import PRETRAINED, policy_file, read_policy
+from ecn_marl.baselines.exporting.policy import GRU, NORM_EPSILON, Policy
 from ecn_marl.baselines.exporting.rate_policy import RatePolicy
 from ecn_marl.baselines.gnn import MessagePassing, Neighbours
 from ecn_marl.baselines.rl.distributions import head_for

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.exported import is_exported
-from ecn_marl.baselines.exporting.policy import policy_file, read_policy
+from ecn_marl.baselines.exporting.files import policy_file, read_policy
 from ecn_marl.baselines.exporting.rate_policy import MODELS, RatePolicy
 from ecn_marl.envs.rate.actions import ContinuousFactor
 

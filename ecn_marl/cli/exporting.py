@@ -126,8 +126,8 @@ def _export_run(
     """Write the policy of a run; `only` are options of the other form."""
     from ecn_marl._errors import bad_value
     from ecn_marl.baselines.exported import is_exported, read_exported
+    from ecn_marl.baselines.exporting.files import save_policy
     from ecn_marl.baselines.exporting.onnx import SUFFIX, save_onnx
-    from ecn_marl.baselines.exporting.policy import save_policy
     from ecn_marl.cli import rate
     from ecn_marl.experiments.policies import RunOf
 

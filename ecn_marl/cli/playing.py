@@ -124,7 +124,7 @@ def demo(
 
     from ecn_marl._errors import bad_value
     from ecn_marl._files import check_output
-    from ecn_marl.baselines.exporting.policy import PRETRAINED, pretrained_policies
+    from ecn_marl.baselines.exporting.files import PRETRAINED, pretrained_policies
     from ecn_marl.experiments import policies as po
     from ecn_marl.render import player
 

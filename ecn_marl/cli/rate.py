@@ -154,7 +154,7 @@ def export(run: str, out: Path, checkpoint: str, int8: bool, tree: int | None) -
     Raises:
         ValueError: see `experiments.rate.rate_policy_of`.
     """
-    from ecn_marl.baselines.exporting.policy import save_policy
+    from ecn_marl.baselines.exporting.files import save_policy
     from ecn_marl.baselines.rate_cost import FLOWS, decision_costs
     from ecn_marl.experiments import rate
     from ecn_marl.speed.machine import processor

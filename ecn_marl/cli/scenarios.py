@@ -68,7 +68,7 @@ def _draw_scenario(name: str, out: Path, seed: int) -> None:
 def _list_scenarios(as_json: bool, every: bool) -> None:
     """The registered scenarios as a table."""
     from ecn_marl._files import json_text
-    from ecn_marl.baselines.exporting.policy import PRETRAINED, pretrained_policies, read_policy
+    from ecn_marl.baselines.exporting.files import PRETRAINED, pretrained_policies, read_policy
     from ecn_marl.envs.rate.scenarios import rate_scenarios
     from ecn_marl.envs.registry import PAPERS, lookup
     from ecn_marl.envs.registry import scenarios as names

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ecn_marl._errors import bad_value
-from ecn_marl.baselines.exporting.policy import PRETRAINED, Policy, read_policy
+from ecn_marl.baselines.exporting.files import PRETRAINED, read_policy
+from ecn_marl.baselines.exporting.policy import Policy
 from ecn_marl.baselines.exporting.rate_policy import RatePolicy
 
 if TYPE_CHECKING:

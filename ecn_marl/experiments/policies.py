@@ -32,7 +32,8 @@ from ecn_marl.baselines.exported import (
     read_exported,
     view_of,
 )
-from ecn_marl.baselines.exporting.policy import PRETRAINED, Policy
+from ecn_marl.baselines.exporting.files import PRETRAINED
+from ecn_marl.baselines.exporting.policy import Policy
 from ecn_marl.baselines.oracle import NEEDS, RANDOM, RULES, SEARCHED, Random, labelled
 from ecn_marl.baselines.runs import run_controller, run_policy
 from ecn_marl.baselines.search import Effort, SearchResult

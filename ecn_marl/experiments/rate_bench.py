@@ -24,7 +24,7 @@ from typing import Any
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._files import without_nan
 from ecn_marl._lock import locked
-from ecn_marl.baselines.exporting.policy import save_policy
+from ecn_marl.baselines.exporting.files import save_policy
 from ecn_marl.baselines.training.checkpoint import write_json
 from ecn_marl.envs.rate.scenarios import RateScenario, with_options
 from ecn_marl.experiments.json_files import json_types

@@ -16,9 +16,9 @@ from tiers import tiers
 import ecn_marl
 from ecn_marl.baselines.evaluation.episodes import evaluate
 from ecn_marl.baselines.exported import Exported, digest, episodes_of, exported_controller, view_of
-from ecn_marl.baselines.exporting import policy as files
+from ecn_marl.baselines.exporting import files
 from ecn_marl.baselines.exporting.export import export_policy
-from ecn_marl.baselines.exporting.policy import read_policy, save_policy
+from ecn_marl.baselines.exporting.files import read_policy, save_policy
 from ecn_marl.baselines.rl.distributions import head_for
 from ecn_marl.baselines.rl.networks import Mlp, apply_network, init_network
 from ecn_marl.baselines.runs import run_controller, run_policy, train_run

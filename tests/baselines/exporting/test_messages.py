@@ -10,7 +10,7 @@ from commands import TINY
 
 from ecn_marl.baselines.exported import exported_controller
 from ecn_marl.baselines.exporting.export import export_policy, ports_header
-from ecn_marl.baselines.exporting.policy import read_policy, save_policy
+from ecn_marl.baselines.exporting.files import read_policy, save_policy
 from ecn_marl.baselines.gnn import GNN, GNNConfig
 from ecn_marl.baselines.rl.networks import standardise
 from ecn_marl.baselines.runs import run_controller, run_policy, train_run

@@ -14,8 +14,8 @@ from commands import failure, run
 from onnx.reference import ReferenceEvaluator
 
 from ecn_marl.baselines.exporting.export import export_policy
+from ecn_marl.baselines.exporting.files import read_policy
 from ecn_marl.baselines.exporting.onnx import onnx_model, save_onnx
-from ecn_marl.baselines.exporting.policy import read_policy
 from ecn_marl.baselines.gnn import MessagePassing, Neighbours
 from ecn_marl.baselines.rl import recurrent as rc
 from ecn_marl.baselines.rl.distributions import head_for

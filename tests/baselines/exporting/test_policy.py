@@ -13,7 +13,7 @@ import pytest
 
 import ecn_marl
 from ecn_marl.baselines.exporting.export import export_policy
-from ecn_marl.baselines.exporting.policy import NEEDED, VERSION, read_policy, save_policy
+from ecn_marl.baselines.exporting.files import NEEDED, VERSION, read_policy, save_policy
 from ecn_marl.baselines.rl import recurrent as rc
 from ecn_marl.baselines.rl.distributions import head_for
 from ecn_marl.baselines.rl.networks import Mlp, apply_network, init_network, standardise

@@ -14,7 +14,7 @@ import pytest
 from commands import failure, run
 
 from ecn_marl.baselines.exporting.distil import MIN_ROWS, grow
-from ecn_marl.baselines.exporting.policy import read_policy, save_policy
+from ecn_marl.baselines.exporting.files import read_policy, save_policy
 from ecn_marl.baselines.exporting.quantise import dense_arrays, quantise
 from ecn_marl.baselines.exporting.rate_export import export_rate_policy, record
 from ecn_marl.baselines.exporting.rate_policy import RatePolicy, dense, int8, int8_codes, tree

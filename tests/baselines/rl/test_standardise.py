@@ -12,7 +12,7 @@ from toy import ToyAction, ToyEnv, ToyParams
 
 from ecn_marl.baselines.ddqn import DDQN, DDQNConfig
 from ecn_marl.baselines.exporting.export import export_policy
-from ecn_marl.baselines.exporting.policy import read_policy, save_policy
+from ecn_marl.baselines.exporting.files import read_policy, save_policy
 from ecn_marl.baselines.haecn import HAECN, HAECNConfig
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.mappo import MAPPO, MAPPOConfig
