@@ -126,7 +126,11 @@ class Liveness:
             if value.node is not carry:
                 self.pairs.append((value.node, carry))
         for carry, start in turns.carried(loop.initial):
-            self.pairs.append((start.node, carry))
+            # Elements that are copied to other positions would overwrite each other in one place.
+            if is_identity(start, carry.size):
+                self.pairs.append((start.node, carry))
+            else:
+                self.conflicts.add(frozenset({carry, start.node}))
         for values in (loop.initial, loop.following):
             self._keep_copies_apart(turns.carried(values))
         for final in turns.finals:

@@ -60,6 +60,17 @@ def test_reductions_and_running_sums() -> None:
     check(fun, (0, 0), x, x > 2)
 
 
+@pytest.mark.parametrize("shape", [(2, 3), (4, 8)])
+def test_loops_start_from_moved_elements(shape: tuple[int, int]) -> None:
+    """What a loop starts from is not overwritten while its elements move."""
+
+    def fun(x: jax.Array) -> tuple[jax.Array, ...]:
+        starts = ((2.0 * x).T, (3.0 * x)[::-1], (4.0 * x).reshape(-1)[::-1])
+        return tuple(lax.fori_loop(0, 3, lambda _, c: c + 1.0, y) for y in starts)
+
+    check(fun, (0,), numbers(*shape))
+
+
 @pytest.mark.parametrize("size", [8, 40])
 def test_data_dependent_positions(size: int) -> None:
     """Short and long tables; indices within bounds and beyond, with every mode."""
