@@ -32,10 +32,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from ecn_marl import lanes
 from ecn_marl._checks import check_seed
 from ecn_marl._errors import bad_value, unknown_name
-from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController, roll_out
+from ecn_marl.baselines.evaluation.candidates import Build, Candidates
+from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController
 from ecn_marl.baselines.evaluation.objective import episode_objective, geometric_means, is_needed
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.oracle import (
@@ -62,9 +62,6 @@ SHORTLIST = 8
 """Best static settings that the oracle combines, beside the extremes."""
 
 Grid = tuple[EcnSetting, ...]
-
-Build = Callable[[jax.Array], Controller | StatefulController]
-"""`candidate -> controller`; candidates are traced."""
 
 Place = int | tuple[int | slice, int]
 """A phase, or a phase (or all) and a group of ports, as an index into settings."""
@@ -183,11 +180,7 @@ def builder(name: str, env: PortEnvironment, params: PyTree) -> Build:
 
 
 class Trials:
-    """Runs candidates of one kind in tuning episodes, each in each episode once at most.
-
-    Attributes:
-        runs: episodes simulated so far.
-    """
+    """Runs candidates of one kind in tuning episodes, each in each episode once at most."""
 
     def __init__(
         self,
@@ -209,17 +202,14 @@ class Trials:
             batch: episodes run at once.
             progress: called after every batch.
         """
-        self.keys, self.batch, self.progress = keys, batch, progress
-        self.runs = 0
+        self.keys, self.progress = keys, progress
         self._results: dict[bytes, list[dict[str, float]]] = {}
+        self._run = Candidates(env, params, build, batch=batch, keep=is_needed)
 
-        @lanes.mapped
-        def episode(key: jax.Array, candidate: jax.Array) -> dict[str, jax.Array]:
-            state, _, _ = roll_out(env, params, build(candidate), key)
-            metrics = env.episode_metrics(state, params)
-            return {name: x for name, x in metrics.items() if is_needed(name)}
-
-        self._run = jax.jit(jax.vmap(episode))
+    @property
+    def runs(self) -> int:
+        """Episodes simulated so far."""
+        return self._run.runs
 
     def measure(self, candidates: Sequence[np.ndarray], episodes: int) -> np.ndarray:
         """J of candidates in the first episodes, `[candidates, episodes]`."""
@@ -228,21 +218,16 @@ class Trials:
         for key, candidate in dict(zip(ids, candidates, strict=True)).items():
             n_episodes = len(self._results.setdefault(key, []))
             rows += [(candidate, key, e) for e in range(n_episodes, episodes)]
-        for start in range(0, len(rows), self.batch):
-            self._add(rows[start : start + self.batch], len(rows))
+        if rows:
+            numbers = np.asarray([e for _, _, e in rows])
+            chosen = np.stack([np.asarray(x, np.float32) for x, _, _ in rows])
+            objectives = episode_objective(self._run(self.keys[numbers], chosen, self._show))
+            for i, (_, x, _) in enumerate(rows):
+                row = {name: float(values[i]) for name, values in objectives.items()}
+                self._results[x].append(row)
         return np.array([[row["J"] for row in self._results[key][:episodes]] for key in ids])
 
-    def _add(self, rows: list[tuple[np.ndarray, bytes, int]], total: int) -> None:
-        """Run candidates in episodes; a short last batch is filled up with its first rows."""
-        size = min(self.batch, total)
-        index = np.resize(np.arange(len(rows)), size)
-        chosen = np.stack([np.asarray(x, np.float32) for x, _, _ in rows])[index]
-        numbers = np.asarray([e for _, _, e in rows])[index]
-        metrics = jax.device_get(self._run(self.keys[numbers], chosen))
-        objectives = episode_objective(metrics)
-        for i, (_, x, _) in enumerate(rows):
-            self._results[x].append({name: float(values[i]) for name, values in objectives.items()})
-        self.runs += len(rows)
+    def _show(self) -> None:
         if self.progress is not None:
             self.progress(self.runs, "searched")
 

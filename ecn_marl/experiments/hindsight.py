@@ -21,11 +21,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 
-from ecn_marl import lanes
 from ecn_marl._checks import Whole, check_value
-from ecn_marl.baselines.evaluation.episodes import evaluation_keys, roll_out
+from ecn_marl.baselines.evaluation.candidates import Candidates
+from ecn_marl.baselines.evaluation.episodes import evaluation_keys
 from ecn_marl.baselines.evaluation.objective import episode_objective, is_needed
 from ecn_marl.baselines.evaluation.statistics import crossed_interval
 from ecn_marl.envs.actions import EcnSetting
@@ -175,7 +175,7 @@ def hindsight(
         static=scored[:, 1],
         best=scored[:, 2],
         searched=np.stack([*searched, lowest]),
-        runs=runner.runs,
+        runs=runner.run.runs,
     )
 
 
@@ -195,20 +195,16 @@ class _Runner:
         keys: jax.Array,
         progress: Callable[[int, str], None] | None,
     ) -> None:
-        self.keys, self.progress, self.runs = keys, progress, 0
-        self.shape = (int(env.default_params.max_steps) // intervals, 3)
+        self.keys, self.progress = keys, progress
         params = env.default_params
         scale = env.port_scale(params.sim)
 
-        @lanes.mapped
-        def episode(key: jax.Array, sequence: jax.Array) -> dict[str, PyTree]:
+        def build(sequence: jax.Array) -> Schedule:
             kmin, kmax = (sequence[:, i, None] * KB * scale for i in (0, 1))
             ecn = Ecn(kmin=kmin, kmax=kmax, pmax=sequence[:, 2, None] * jnp.ones_like(scale))
-            state, _, _ = roll_out(env, params, Schedule(ecn, intervals), key)
-            metrics = env.episode_metrics(state, params)
-            return {name: x for name, x in metrics.items() if is_needed(name)}
+            return Schedule(ecn, intervals)
 
-        self._run = jax.jit(jax.vmap(episode))
+        self.run = Candidates(env, params, build, batch=BATCH, keep=is_needed)
 
     def judge(
         self, candidates: Float[np.ndarray, "episodes candidates W 3"], note: str
@@ -222,16 +218,10 @@ class _Runner:
         self, candidates: Float[np.ndarray, "episodes candidates W 3"], note: str
     ) -> Float[np.ndarray, "episodes candidates"]:
         episodes, count = candidates.shape[:2]
-        of_row, rows = np.repeat(np.arange(episodes), count), candidates.reshape(-1, *self.shape)
-        parts = []
-        for start in range(0, len(rows), BATCH):
-            # Always a full batch: another size would be compiled anew.
-            index = np.resize(np.arange(start, min(start + BATCH, len(rows))), BATCH)
-            metrics = jax.device_get(self._run(self.keys[of_row[index]], rows[index]))
-            parts.append(episode_objective(metrics)["J"][: len(rows) - start])
-        J = np.concatenate(parts).reshape(episodes, count)
+        of_row = np.repeat(np.arange(episodes), count)
+        rows = candidates.reshape(-1, *candidates.shape[2:])
+        J = episode_objective(self.run(self.keys[of_row], rows))["J"].reshape(episodes, count)
         check_value("episodes without J", int(np.isnan(J).any(1).sum()), Whole(low=0, high=0))
-        self.runs += J.size
         if self.progress is not None:
-            self.progress(self.runs, note)
+            self.progress(self.run.runs, note)
         return J

@@ -19,10 +19,10 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-from ecn_marl import lanes
 from ecn_marl._checks import check_seed
 from ecn_marl._errors import bad_value
-from ecn_marl.baselines.evaluation.episodes import evaluation_keys, roll_out
+from ecn_marl.baselines.evaluation.candidates import Candidates
+from ecn_marl.baselines.evaluation.episodes import Controller, evaluation_keys
 from ecn_marl.baselines.evaluation.objective import episode_objective
 from ecn_marl.envs.actions import EcnSetting
 from ecn_marl.envs.episode import PhaseEcn
@@ -187,22 +187,12 @@ def play(
     bytes_ = np.stack([scale * KB, scale * KB, np.ones_like(scale)], -1)
     scaled = (np.asarray(tables) * bytes_).astype(np.float32)
 
-    @lanes.mapped
-    def episode(key: jax.Array, table: jax.Array) -> dict[str, jax.Array]:
+    def build(table: jax.Array) -> Controller:
         ecn = PhaseEcn(kmin=table[..., 0], kmax=table[..., 1], pmax=table[..., 2])
-        state, _, _ = roll_out(env, params, lambda key, obs: ecn, key)
-        metrics: dict[str, jax.Array] = env.episode_metrics(state, params)
-        return metrics
+        return lambda key, obs: ecn
 
-    run = jax.jit(jax.vmap(episode))
+    run = Candidates(env, params, build, batch=batch)
     keys = evaluation_keys(seed, episodes)
-    pairs = np.array([(t, e) for t in range(len(tables)) for e in range(episodes)])
-    batch = min(batch, len(pairs))
-    # Padded to whole batches, since another batch size would be compiled anew.
-    padded = np.concatenate([pairs, pairs[: -len(pairs) % batch]])
-    parts = [
-        jax.device_get(run(keys[rows[:, 1]], scaled[rows[:, 0]]))
-        for rows in np.split(padded, len(padded) // batch)
-    ]
-    joined = {k: np.concatenate([part[k] for part in parts])[: len(pairs)] for k in parts[0]}
-    return {k: v.reshape(len(tables), episodes, *v.shape[1:]) for k, v in joined.items()}
+    table, episode = np.divmod(np.arange(len(scaled) * episodes), episodes)
+    metrics = run(keys[episode], scaled[table])
+    return {k: v.reshape(len(scaled), episodes, *v.shape[1:]) for k, v in metrics.items()}
