@@ -192,6 +192,7 @@ STEPS = {
     "set": lambda a, b, c, i: (a, b, c.at[i[0]].set(a[0])),
     "total": lambda a, b, c, i: (a, b + a.sum(), c),
     "run": lambda a, b, c, i: (jnp.cumsum(a), b, a),
+    "turn": lambda a, b, c, i: ((2.0 * a).reshape(2, 4).T.reshape(-1), b, c),
     "flip": lambda a, b, c, i: (a[::-1], b, c + a),
     "choose": lambda a, b, c, i: (jnp.where(b > c, a, b), b, jnp.minimum(c, a)),
     "rows": lambda a, b, c, i: (jnp.stack([a, b])[1], jnp.stack([b, c]).sum(0), c),
@@ -199,23 +200,30 @@ STEPS = {
 
 
 @settings(max_examples=10)
-@given(st.lists(st.sampled_from(sorted(STEPS)), min_size=2, max_size=7), st.booleans())
-def test_any_loop_keeps_its_values_apart(names: list[str], nested: bool) -> None:
-    """Random bodies of loops: no value may be overwritten before its last use."""
+@given(
+    st.lists(st.sampled_from(sorted(STEPS)), max_size=4),
+    st.lists(st.sampled_from(sorted(STEPS)), min_size=2, max_size=7),
+    st.booleans(),
+)
+def test_any_loop_keeps_its_values_apart(before: list[str], names: list[str], nested: bool) -> None:
+    """Random programs before and in loops: no value may be overwritten before its last use."""
 
-    def body(carry: Any, _: None) -> Any:
-        a, b, c, i = carry
+    def steps(names: list[str], a: jax.Array, b: jax.Array, c: jax.Array, i: jax.Array) -> Any:
         for name in names:
             a, b, c = (jnp.clip(v, -99.0, 99.0) for v in STEPS[name](a, b, c, i))
-        return (a, b, c, (i + 3) % 8), None
+        return a, b, c
+
+    def body(carry: Any, _: None) -> Any:
+        i = carry[3]
+        return (*steps(names, *carry), (i + 3) % 8), None
 
     def fun(a: jax.Array, b: jax.Array, c: jax.Array, i: jax.Array) -> Any:
         def outer(carry: Any, _: None) -> Any:
             carry = lax.scan(body, carry, None, length=2)[0]
             return (carry[1], carry[0], *carry[2:]), None
 
-        step = outer if nested else body
-        return lax.scan(step, (a, b, c, i), None, length=3)[0], a
+        step, start = outer if nested else body, (*steps(before, a, b, c, i), i)
+        return lax.scan(step, start, None, length=3)[0], a
 
     check(fun, (0, 0, 0, 0), numbers(8), numbers(8, seed=1), numbers(8, seed=2), places(8))
 
