@@ -244,6 +244,8 @@ class Policy:
         if isinstance(obs, Mapping):
             if not obs:
                 return {}, memory
+            if self.message:
+                obs = self._of_all(obs)
             out, memory = self._run(*self._rows(obs), memory)
             return dict(zip(obs, self._chosen(out), strict=True)), memory
         ports = len(self.header["ports"])
@@ -261,19 +263,22 @@ class Policy:
         chosen = np.stack([logit.argmax(-1) for logit in logits], -1).astype(np.int32)
         return chosen[..., 0] if head["scalar"] else chosen
 
+    def _of_all(self, obs: Mapping[str, Any]) -> dict[str, Any]:
+        """A PettingZoo dict in the order of the ports, which have to be all there."""
+        ports = [f"port_{i}" for i in range(len(self.header["ports"]))]
+        if set(obs) != set(ports):
+            raise bad_value("agents", list(obs), f"{', '.join(ports)}: ports hear each other")
+        return {port: obs[port] for port in ports}
+
     def _rows(self, obs: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray | None]:
         """Observations of a PettingZoo dict as rows, and their ports where these matter."""
         for agent, agent_obs in obs.items():
             if np.shape(agent_obs) != (self.obs_dim,):
                 raise bad_value(f"obs shape of {agent}", np.shape(agent_obs), f"({self.obs_dim},)")
         rows = np.stack(list(obs.values()))
-        ports = {f"port_{i}": i for i in range(len(self.header["ports"]))}
-        if self.message:
-            if list(obs) != list(ports):
-                raise bad_value("agents", list(obs), f"{', '.join(ports)}: ports hear each other")
-            return rows, None
         if self.shared:
             return rows, None
+        ports = {f"port_{i}": i for i in range(len(self.header["ports"]))}
         for agent in obs:
             if agent not in ports:
                 raise bad_value("agent", agent, f"port_0 … port_{len(ports) - 1}: a network each")

@@ -86,6 +86,7 @@ def test_dicts_have_all_ports(small, policy):
     agents = [f"port_{i}" for i in range(small.num_agents)]
     chosen = policy(dict(zip(agents, obs, strict=True)))
     assert list(chosen.values()) == list(policy(obs)) and list(chosen) == agents
+    assert policy(dict(zip(agents[::-1], obs[::-1], strict=True))) == chosen
     with pytest.raises(ValueError, match=r"agents .* ports hear each other"):
         policy({"port_0": obs[0]})
     with pytest.raises(ValueError, match=r"port = 0 .* ports exchange messages"):
