@@ -177,6 +177,8 @@ class Exported:
         self.norms = [(jnp.asarray(scale), jnp.asarray(offset)) for scale, offset in policy.norms]
         self.shared = policy.shared
         self.name = name
+        widths = [int(w.shape[-1]) for w, _ in self.layers]
+        self.flops = network_flops(widths[:-1], policy.obs_dim, widths[-1])
 
     def __repr__(self) -> str:
         """One line: its name, and the size of its network."""
@@ -202,9 +204,7 @@ class Exported:
 
     def costs(self) -> dict[str, float]:
         """What a decision costs: one inference."""
-        widths = [int(w.shape[-1]) for w, _ in self.layers]
-        flops = network_flops(widths[:-1], int(self.layers[0][0].shape[-2]), widths[-1])
-        return {"inferences_per_decision": 1.0, "flops_per_decision": float(flops)}
+        return {"inferences_per_decision": 1.0, "flops_per_decision": float(self.flops)}
 
 
 class Speaking(Exported):
@@ -237,10 +237,6 @@ class Speaking(Exported):
     def outputs(self, obs: Float[Array, "*b agents obs"]) -> Float[Array, "*b agents outputs"]:
         """Outputs of the network for every port."""
         return jnp.asarray(self.net.apply(self.params, obs))
-
-    def costs(self) -> dict[str, float]:
-        """What a decision costs: one inference."""
-        return {"inferences_per_decision": 1.0, "flops_per_decision": float(self.flops)}
 
 
 def _same(options: Mapping[str, object], actions: Mapping[str, object]) -> bool:

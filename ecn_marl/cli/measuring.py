@@ -63,13 +63,15 @@ def headroom(
     from ecn_marl._files import check_output_folder, json_text
     from ecn_marl.baselines.search import Effort
     from ecn_marl.experiments import headroom as hr
+    from ecn_marl.experiments.hindsight import TYPICAL_RUNS
     from ecn_marl.experiments.jobs import not_none
     from ecn_marl.render.headroom_table import headroom_table
     from ecn_marl.render.tables import flows_table
 
     if out is not None:
         check_output_folder("--out", out)
-    with progress("headroom", "episodes", 200 * search_episodes) as show:
+    expected = 200 * search_episodes + TYPICAL_RUNS * hindsight
+    with progress("headroom", "episodes", expected) as show:
         result = hr.headroom(
             scenario,
             not_none(load=load, max_steps=max_steps),

@@ -1,9 +1,11 @@
 """Hindsight: what thresholds that change over time could have gained in episodes that are known.
 
 `oracle` has one setting per phase of the traffic, found in other episodes. A policy could do better
-by changing its setting within a phase. This search shows by how much at most: in each episode it
-looks for the best sequence of settings, one per window (1 ms), the same for all ports. Its result
-is the J of that same episode. No policy can know as much, so this is a reference and no rival.
+by changing its setting within a phase. This search asks whether that would gain more: in each
+episode it looks for the best sequence of settings, one per window (1 ms), the same for all ports.
+No policy can know the episode, so this is a reference and no rival. It is no bound, either: the
+search is coordinate descent, and windows do not end where phases do. In a closed loop the times of
+phases move with the thresholds, and a sequence by the clock may then be worse than one setting.
 
 Two things in it would not be adaptation. Episodes differ: so `static`, the best single setting of
 each episode, is shown beside it. And a search picks what happened to go well: so it judges a
@@ -39,6 +41,9 @@ WINDOW_US = 1000.0
 HALVINGS = 3
 """Sweeps change 8, 4, 2 windows at once, then single ones: a setting that must last for several
 windows before it pays would not be found one window at a time."""
+
+TYPICAL_RUNS = 1200
+"""Episodes simulated for each that is searched, about: 32 windows and ten settings."""
 
 BATCH = 96
 """Episodes run at once."""

@@ -39,7 +39,7 @@ def exchange(
     weights: np.ndarray,
     activation: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """Outputs of all ports.
+    """Outputs of all ports, `[..., P, outputs]`.
 
     Args:
         x: observations `[..., P, obs_dim]`.

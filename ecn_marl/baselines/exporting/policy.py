@@ -54,7 +54,8 @@ class Policy:
     Attributes:
         header: its training, observations and actions, see `export_policy`.
         layers: weights `[in, out]` and biases `[out]` of its network; one network per port if they
-            have one more axis in front. With a memory, the last but one is the GRU's part of the
+            have one more axis in front. Where ports exchange messages, every second layer is one
+            (`messages.exchange`). With a memory, the last but one is the GRU's part of the
             features, of its reset gate, update gate and candidate.
         settings: Kmin KB, Kmax KB, Pmax of every discrete action of a 25 Gb/s port, in the order of
             its components; no rows if actions are continuous.
@@ -112,8 +113,13 @@ class Policy:
             ports: `name`, `gbps`, `switch` and `peer` of every port, as `header["ports"]` has them.
 
         Raises:
-            ValueError: a policy with a network per port, and another number of ports.
+            ValueError: a policy with a network per port, and another number of ports; a port
+                without one of these fields.
         """
+        needed = ("name", "gbps", *(("switch", "peer") if self.message else ()))
+        for number, port in enumerate(ports):
+            if missing := [name for name in needed if name not in port]:
+                raise bad_value(f"ports[{number}]", dict(port), f"also {', '.join(missing)}")
         if not self.shared and len(ports) != len(self.header["ports"]):
             raise bad_value("ports", len(ports), f"{len(self.header['ports'])}: a network each")
         return replace(self, header={**self.header, "ports": [dict(port) for port in ports]})

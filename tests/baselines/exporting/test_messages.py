@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -103,9 +105,11 @@ def test_switches_as_agents_are_refused(policy):
 
 def test_a_header_without_neighbours_is_refused(policy, tmp_path):
     ports = [{name: port[name] for name in ("name", "gbps")} for port in policy.header["ports"]]
-    save_policy(policy.among(ports), tmp_path / "p.npz")
+    save_policy(replace(policy, header={**policy.header, "ports": ports}), tmp_path / "p.npz")
     with pytest.raises(ValueError, match=r"p\.npz"):
         read_policy(tmp_path / "p.npz")
+    with pytest.raises(ValueError, match=r"ports\[0\] .* also switch, peer"):
+        policy.among(ports)
 
 
 @pytest.mark.usefixtures("tiny_scenario")
