@@ -60,7 +60,8 @@ def headroom(
         `scenario`, `episodes`, `seed`, `phases`, `groups`; `policies`, the rows of
         `compare.compare`, each with `settings`; `gain`, that of the oracle over the best static
         setting (1 - score) with its interval, and whether it is `enough`; `hindsight`, see
-        `Hindsight.as_dict`, None if it is not asked for.
+        `Hindsight.as_dict`, with the gain of the `oracle` in the same episodes, and that of the
+        sequences `over_oracle`; None if it is not asked for.
 
     Raises:
         ValueError: `hindsight` is neither 0 nor from 2 to `episodes`.
@@ -95,9 +96,13 @@ def headroom(
     if hindsight:
         best = arena.search(BEST).settings.reshape(-1, 3)[0]
         tried = list(dict.fromkeys(EcnSetting(*map(float, x)) for x in (best, *DEPTHS)))
-        known = hs.hindsight(
-            arena.env(BEST), tried, episodes=hindsight, seed=seed, progress=show
-        ).as_dict()
+        found = hs.hindsight(arena.env(BEST), tried, episodes=hindsight, seed=seed, progress=show)
+        # The oracle in the same episodes: episodes differ more than these two do.
+        oracle = records[ORACLE].columns["J"][0, :hindsight]
+        known = found.as_dict() | {
+            "oracle": found.gain(oracle),
+            "over_oracle": found.gain(found.best, oracle),
+        }
     gain = next(row["gain"] for row in rows if row["name"] == ORACLE)
     return {
         "scenario": scenario,

@@ -117,9 +117,20 @@ class Hindsight:
             "searched": [self.gain(J) for J in self.searched],
         }
 
-    def gain(self, J: Float[np.ndarray, " episodes"]) -> dict[str, float]:
-        """1 - J / J of the first setting, geometric over episodes: `value`, `low`, `high`."""
-        mean, half = crossed_interval(np.log(J)[None] - np.log(self.base)[None])
+    def gain(
+        self, J: Float[np.ndarray, " episodes"], over: Float[np.ndarray, " episodes"] | None = None
+    ) -> dict[str, float]:
+        """1 - J / J of the first setting (or of another policy), geometric over episodes.
+
+        Args:
+            J: J in the same episodes.
+            over: J of the other policy.
+
+        Returns:
+            `value`, and its 95 % interval, paired: `low`, `high`.
+        """
+        base = self.base if over is None else over
+        mean, half = crossed_interval(np.log(J)[None] - np.log(base)[None])
         ends = (mean, mean + half, mean - half)
         return dict(zip(("value", "low", "high"), (float(-np.expm1(x)) for x in ends), strict=True))
 

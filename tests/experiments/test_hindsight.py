@@ -91,6 +91,9 @@ def test_gains_are_paired_and_relative_to_the_first_setting(found):
     assert rows["best"]["value"] == pytest.approx(want)
     assert rows["best"]["low"] < rows["best"]["value"] < rows["best"]["high"]
     assert rows["runs"] == found.runs
+    over = found.gain(found.best, found.static)["value"]
+    assert over == pytest.approx(1 - np.exp(np.log(found.best / found.static).mean()))
+    assert found.gain(found.best, found.best)["value"] == 0.0
 
 
 @pytest.mark.parametrize(
