@@ -21,13 +21,14 @@ from ecn_marl.experiments.sources import Checkout
 USES = "results/USES.md"
 """Where uses are noted, in the checkout."""
 
-_ROOT = (0x5EA1ED00, 0x00000004)
+_ROOT = (0x5EA1ED00, 0x00000005)
 """Words of the root key of the sealed episodes; the second word is the number of the test set.
 
 2: learners' recipes were changed after scores on the first set.
 3: marking in the simulator, and recipes (falling learning rates), were changed after scores on the
    second set.
 4: the simulator, rewards and recipes were changed after scores on the third set.
+5: the settings of `ippo` were changed after scores on the fourth set.
 """
 
 _HEAD = """\
