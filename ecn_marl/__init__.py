@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from ecn_marl.experiments.front import bench, train
     from ecn_marl.experiments.loading import load_policy
     from ecn_marl.experiments.results import read_records
-    from ecn_marl.sim.sizes import register_size_table
-    from ecn_marl.sim.sources import register_source
+    from ecn_marl.sim.traffic.sizes import register_size_table
+    from ecn_marl.sim.traffic.sources import register_source
     from ecn_marl.sim.transports import register_transport
     from ecn_marl.wrappers.bridges.jaxmarl import jaxmarl_env
     from ecn_marl.wrappers.bridges.registries import register_envs
@@ -77,8 +77,8 @@ _HOME = {
     "register_algorithm": "ecn_marl.baselines.algorithms",
     "register_features": "ecn_marl.envs.features",
     "register_reward": "ecn_marl.envs.rewards",
-    "register_size_table": "ecn_marl.sim.sizes",
-    "register_source": "ecn_marl.sim.sources",
+    "register_size_table": "ecn_marl.sim.traffic.sizes",
+    "register_source": "ecn_marl.sim.traffic.sources",
     "register_transport": "ecn_marl.sim.transports",
     "register_envs": "ecn_marl.wrappers.bridges.registries",
     "scenarios": "ecn_marl.envs.registry",

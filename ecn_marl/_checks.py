@@ -267,7 +267,7 @@ def check_numbers(tree: object, where: str = "params") -> None:
 
     Floats without a rule have to be finite. Under `vmap` the numbers of the whole batch are
     checked. While a function is compiled (`jit`, `scan`) its arguments have no numbers yet, so
-    nothing is checked; an episode with NaN among its parameters is flagged then, see `sim.flags`.
+    nothing is checked; an episode with NaN among its parameters is flagged then (`sim.core.flags`).
 
     Args:
         tree: dataclasses, tuples and lists of arrays or numbers.

@@ -6,7 +6,7 @@ happened, and the option that cures it. A bit stays set until the episode ends. 
 something happened, `Totals` how often. When a flagged result counts is decided in one place,
 `baselines.evaluation.completion.invalid_reasons`.
 
-Nothing here needs JAX: tables of results are made without it. `sim.flags` sets the bits.
+Nothing here needs JAX: tables of results are made without it. `sim.core.flags` sets the bits.
 """
 
 from __future__ import annotations

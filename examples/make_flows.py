@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ecn_marl.sim.sizes import size_table
+from ecn_marl.sim.traffic.sizes import size_table
 
 HEAD = "flow_id,src,dst,size_B,start_ns"
 BYTES_PER_US = 3125.0  # 25 Gb/s

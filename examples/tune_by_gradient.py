@@ -41,8 +41,8 @@ import numpy as np
 import optax
 
 from ecn_marl.sim import Ecn, Schedule, Simulator, schedule, star
-from ecn_marl.sim.topology import KB
 from ecn_marl.sim.transports import parse_transport
+from ecn_marl.sim.units import KB
 
 SECN1 = (5.0, 200.0, 0.01)
 STARTS = (SECN1, (100.0, 400.0, 0.2), (20.0, 80.0, 0.5), (5.0, 1000.0, 0.1))

@@ -47,7 +47,7 @@ def test_unknown_name_lists_what_there_is():
 
 def test_ships_types_and_tables():
     assert files("ecn_marl").joinpath("py.typed").is_file()
-    assert files("ecn_marl.sim").joinpath("data", "WebSearch.csv").is_file()
+    assert files("ecn_marl.sim.traffic").joinpath("data", "WebSearch.csv").is_file()
 
 
 def test_errors_name_field_value_and_choices():

@@ -30,26 +30,26 @@ from ecn_marl.envs.agent_checks import check_actions
 from ecn_marl.envs.rate.measure import measure as measure_rate
 from ecn_marl.experiments.jobs import Job
 from ecn_marl.experiments.rate import train_rate
-from ecn_marl.sim.matrices import permutation
+from ecn_marl.sim.traffic.matrices import permutation
 from ecn_marl.sim.replay import Settings
 from ecn_marl.wrappers.bridges.network import network_env
 from ecn_marl import make, vector_env
 from ecn_marl.errors import EcnMarlError
 from ecn_marl.sim import *
-from ecn_marl.sim.failures import fail_links
-from ecn_marl.sim.flow_groups import FlowGroup
-from ecn_marl.sim.jobs import FlowSets, Requests, Timeline
-from ecn_marl.sim.loops import ClosedLoop
-from ecn_marl.sim.phased_incast import PhasedIncast
-from ecn_marl.sim.topology import fat_tree, parse_topology
+from ecn_marl.sim.core.failures import fail_links
+from ecn_marl.sim.traffic.flow_groups import FlowGroup
+from ecn_marl.sim.traffic.jobs import FlowSets, Requests, Timeline
+from ecn_marl.sim.traffic.loops import ClosedLoop
+from ecn_marl.sim.traffic.phased_incast import PhasedIncast
+from ecn_marl.sim.network.topology import fat_tree, parse_topology
 from ecn_marl.sim.transports import parse_transport
 from ecn_marl.envs.episode import HostGroup
 from ecn_marl.envs.rate.scenarios import RateScenario
 from ecn_marl.envs.actions import DiscreteAction
-from ecn_marl.sim.graphs import Node
+from ecn_marl.sim.traffic.graphs import Node
 from ecn_marl.sim.replay import Settings, replay
-from ecn_marl.sim.schedules import schedule
-from ecn_marl.sim.trace import FlowList
+from ecn_marl.sim.traffic.schedules import schedule
+from ecn_marl.sim.traffic.trace import FlowList
 
 inf, nan = math.inf, math.nan
 

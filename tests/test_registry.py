@@ -20,8 +20,8 @@ from ecn_marl.envs.features import COLUMNS, Feature, feature_set
 from ecn_marl.envs.rewards import REWARDS, Reward
 from ecn_marl.experiments.jobs import parse_fields
 from ecn_marl.sim import Incast, Poisson, star
-from ecn_marl.sim.sizes import SIZE_TABLES, size_table
-from ecn_marl.sim.sources import SOURCES, as_source
+from ecn_marl.sim.traffic.sizes import SIZE_TABLES, size_table
+from ecn_marl.sim.traffic.sources import SOURCES, as_source
 from ecn_marl.sim.transports import TRANSPORTS, parse_transport
 from ecn_marl.sim.transports.reno import Reno
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ecn_marl
 from ecn_marl.envs.parallel import _compiled
-from ecn_marl.sim.incast import Incast
-from ecn_marl.sim.topology import star
+from ecn_marl.sim.network.topology import star
+from ecn_marl.sim.traffic.incast import Incast
 
 AGENTS = 3
 HORIZON = 3

@@ -206,9 +206,9 @@ def reward_references() -> str:
 
 def info() -> str:
     """What `info` holds after a step."""
+    from ecn_marl.sim.core.stats import SIZES
     from ecn_marl.sim.simulator import PortStats
     from ecn_marl.sim.state import COUNTS
-    from ecn_marl.sim.stats import SIZES
 
     rows = []
     for name, text in fields_of(PortStats.__doc__ or "").items():

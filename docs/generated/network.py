@@ -82,7 +82,7 @@ def dcqcn_presets() -> str:
 
 def size_tables() -> str:
     """Flow-size tables: mean and shares."""
-    from ecn_marl.sim.sizes import TABLES, size_table
+    from ecn_marl.sim.traffic.sizes import TABLES, size_table
 
     rows = []
     for name in TABLES:

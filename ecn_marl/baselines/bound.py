@@ -32,7 +32,7 @@ from ecn_marl.baselines.evaluation.episodes import (
 from ecn_marl.envs.actions import ThresholdsAction
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.episode import PHASE, PhaseEcn
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.core.queues import Ecn
 
 
 class State(NamedTuple):

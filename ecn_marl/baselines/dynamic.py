@@ -6,9 +6,9 @@ import jax
 from jaxtyping import PyTree
 
 from ecn_marl.envs.interface import PortEnvironment
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.core.stats import from_info
 from ecn_marl.sim.state import PortStats
-from ecn_marl.sim.stats import from_info
 from ecn_marl.sim.tuners import parse_tuner
 
 PREFIX = "dynamic:"

@@ -39,7 +39,7 @@ from ecn_marl.baselines.training import settings as check
 from ecn_marl.baselines.training.trainer import FLOAT_BYTES, Network
 from ecn_marl.envs.agents import check_ports_act
 from ecn_marl.envs.interface import PortEnvironment
-from ecn_marl.sim.topology import Topology
+from ecn_marl.sim.network.topology import Topology
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.envs.episode import PhaseEcn
 from ecn_marl.envs.interface import Environment, PortEnvironment
-from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.topology import KB
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.network.topology import KB
 
 BEST, PORTS, ORACLE, ORACLE_PORTS = "static:best", "static:ports", "oracle", "oracle:ports"
 RULE, RANDOM = "rule", "random"

@@ -7,7 +7,7 @@ from jaxtyping import PyTree
 
 from ecn_marl.envs.actions import EcnSetting, parse_ecn
 from ecn_marl.envs.interface import PortEnvironment
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.core.queues import Ecn
 
 PREFIX = "static:"
 """Prefix of the name of a static setting, e.g. `static:secn1`."""

@@ -52,8 +52,8 @@ from ecn_marl.envs.settings import EcnSetting as EcnSetting
 from ecn_marl.envs.settings import checked_setting as checked_setting
 from ecn_marl.envs.settings import parse_ecn as parse_ecn
 from ecn_marl.envs.settings import static_ecn as static_ecn
-from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.topology import KB
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.network.topology import KB
 
 if TYPE_CHECKING:
     import gymnasium

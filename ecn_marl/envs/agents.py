@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value, unknown_name
-from ecn_marl.sim.topology import Topology
+from ecn_marl.sim.network.topology import Topology
 
 PORT, SWITCH = "port", "switch"
 """Kinds of agents."""

@@ -37,9 +37,9 @@ from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.envs.rewards import queue_level
 from ecn_marl.sim.config import counters
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.network.topology import KB
 from ecn_marl.sim.state import PortStats
-from ecn_marl.sim.topology import KB
 
 PMAX_DECADES = 3.0
 """Marking probabilities are shown from 10^-3 to 1."""

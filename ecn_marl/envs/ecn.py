@@ -42,12 +42,12 @@ from ecn_marl.envs.objectives import OF_JOB, Part, accrued, within_step
 from ecn_marl.envs.reward_reference import RewardReference
 from ecn_marl.envs.rewards import Reward, RewardParams
 from ecn_marl.envs.spaces import Box, Space, of_agents
-from ecn_marl.sim.failures import fail_links
-from ecn_marl.sim.jobs import Timeline, clock_of
+from ecn_marl.sim.core.failures import fail_links
+from ecn_marl.sim.core.stats import idle, summarise, to_info
+from ecn_marl.sim.network.topology import GBPS
 from ecn_marl.sim.simulator import Ecn, PortStats, SimParams, SimState, Simulator
 from ecn_marl.sim.state import PortSums
-from ecn_marl.sim.stats import idle, summarise, to_info
-from ecn_marl.sim.topology import GBPS
+from ecn_marl.sim.traffic.jobs import Timeline, clock_of
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ from ecn_marl.envs.objectives import Part, objective_metrics
 from ecn_marl.envs.rewards import RewardParams
 from ecn_marl.envs.telemetry import TelemetryState
 from ecn_marl.sim.metrics import source_metrics
+from ecn_marl.sim.network.topology import GBPS
 from ecn_marl.sim.simulator import Ecn, SimParams, SimState, Simulator
-from ecn_marl.sim.sizes import CHUNK, counter_value
 from ecn_marl.sim.state import PortStats
-from ecn_marl.sim.tickets import TIME_UNIT
-from ecn_marl.sim.topology import GBPS
+from ecn_marl.sim.traffic.sizes import CHUNK, counter_value
+from ecn_marl.sim.traffic.tickets import TIME_UNIT
 
 ACCOUNTS = (
     *("offered", "started", "finished", "unfinished", "waiting"),
@@ -178,7 +178,7 @@ def accounts(network: Simulator, sim: SimState, params: SimParams) -> dict[str, 
         finished), `waiting` (arrived, without a slot; a lower bound, see `Simulator.waiting`),
         `deferred` (those that waited for a slot) and the time they waited, `deferred_us`;
         `dropped` bytes; `late_feedback`, ticks of flows whose feedback was cut; `flags`, the
-        structures of fixed size that were too small, see `sim.flags`. With the load
+        structures of fixed size that were too small, see `sim.core.flags`. With the load
         balancing `flowlet` also `flowlets`, paths drawn after the first of a flow, and
         `flowlets_kept`, ticks of flows that kept a path because an older one had to drain.
     """
@@ -215,7 +215,7 @@ def episode_metrics(
 
         Of the measured flows, by size class: `flows_measured`, `flows_unfinished`,
         `slowdown_sum`, `slowdown_log_sum` and `slowdown_histogram` `[3, bins]`. Unfinished
-        flows count at their age, a lower bound; see `sim.delays.completion`.
+        flows count at their age, a lower bound; see `sim.core.delays.completion`.
 
         Of `port_metrics`: throughput, the bottleneck's queue, shares of classes.
 

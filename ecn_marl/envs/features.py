@@ -48,9 +48,9 @@ from ecn_marl.envs.columns import (
     log_size,
 )
 from ecn_marl.sim.config import SimConfig, counters
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.core.stats import idle
 from ecn_marl.sim.state import PortStats
-from ecn_marl.sim.stats import idle
 
 __all__ = [
     "COLUMNS",

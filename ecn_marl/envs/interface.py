@@ -19,7 +19,7 @@ from ecn_marl.envs.agents import Agents
 from ecn_marl.envs.features import FeatureScale, FeatureSet
 from ecn_marl.envs.rewards import Reward
 from ecn_marl.envs.telemetry import Telemetry
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.core.queues import Ecn
 from ecn_marl.sim.simulator import PortStats, SimParams, Simulator
 
 StepResult = tuple[Array, PyTree, Array, Array, Array, dict[str, PyTree]]

@@ -33,8 +33,8 @@ from jaxtyping import Array, Bool, Float, PyTree
 from ecn_marl._checks import TEXT, Real, check
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._parts import PART, WEIGHT
-from ecn_marl.sim.graphs import Graph
-from ecn_marl.sim.traffic import Source
+from ecn_marl.sim.traffic.base import Source
+from ecn_marl.sim.traffic.graphs import Graph
 
 OF_FLOWS = ("short_mean", "short_p99", "short_geomean", "medium_mean", "medium_p99",
             "medium_geomean", "long_mean", "long_p99", "long_geomean")  # fmt: skip

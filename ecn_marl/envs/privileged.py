@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecn_marl.sim.jobs import clock_of
+from ecn_marl.sim.traffic.jobs import clock_of
 
 if TYPE_CHECKING:
     from ecn_marl.envs.ecn import EcnEnv

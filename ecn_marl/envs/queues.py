@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ecn_marl._checks import Whole, check_value
 from ecn_marl.envs.actions import ActionCodec
 from ecn_marl.envs.settings import EcnSetting
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.core.queues import Ecn
 from ecn_marl.sim.state import PortStats
 
 THRESHOLDS = ("kmin", "kmax", "pmax")

@@ -1,7 +1,7 @@
 """Recorded traffic: episodes that replay windows of a flow list.
 
 PET pre-trains its model offline on data collected from a network (§4.4.1). A flow list (see
-`ecn_marl.sim.trace`) is such a record: which host sent how much to which, and when. An episode
+`sim.traffic.trace`) is such a record: which host sent how much to which, and when. An episode
 starts at a random time of the list, with an empty network. After the last flow the list repeats,
 one mean gap later, so that a window may start anywhere and has the load of the record.
 """
@@ -22,12 +22,18 @@ from jaxtyping import Array, PyTree
 from ecn_marl._checks import Real
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim.schedules import Schedule, ScheduleParams, ScheduleState, schedule, widest_tick
-from ecn_marl.sim.sizes import wire_size
-from ecn_marl.sim.sizing import Demand
-from ecn_marl.sim.topology import Topology
-from ecn_marl.sim.trace import FlowList, read_flows
-from ecn_marl.sim.traffic import Offer
+from ecn_marl.sim.network.topology import Topology
+from ecn_marl.sim.traffic.base import Offer
+from ecn_marl.sim.traffic.schedules import (
+    Schedule,
+    ScheduleParams,
+    ScheduleState,
+    schedule,
+    widest_tick,
+)
+from ecn_marl.sim.traffic.sizes import wire_size
+from ecn_marl.sim.traffic.sizing import Demand
+from ecn_marl.sim.traffic.trace import FlowList, read_flows
 
 WIDEST = 4096
 """Flows that may start within one tick."""

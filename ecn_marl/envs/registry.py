@@ -34,8 +34,8 @@ from ecn_marl.envs.rewards import Reward, check_options, check_reward, reward_fu
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.telemetry import Telemetry, with_delay
 from ecn_marl.sim.config import counters
-from ecn_marl.sim.failures import FAILING
-from ecn_marl.sim.link_options import with_links
+from ecn_marl.sim.core.failures import FAILING
+from ecn_marl.sim.network.link_options import with_links
 from ecn_marl.sim.simulator import Simulator
 from ecn_marl.sim.transports import as_transport
 

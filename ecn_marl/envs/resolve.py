@@ -12,10 +12,10 @@ from dataclasses import fields, is_dataclass, replace
 from ecn_marl._checks import check_value, rules_of
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.envs.scenario import PRIORITIES, Scenario
-from ecn_marl.sim import sizing
 from ecn_marl.sim.clocks import choose_clock, longest_dt_us
 from ecn_marl.sim.config import TrafficClass
-from ecn_marl.sim.traffic import LOAD, Source
+from ecn_marl.sim.traffic import sizing
+from ecn_marl.sim.traffic.base import LOAD, Source
 from ecn_marl.sim.transports import Mixed, Transport, as_transport
 
 TRAFFIC = ("traffic", "topology", "load", "flows")
@@ -116,7 +116,7 @@ def with_clock(spec: Scenario, overridden: Collection[str]) -> Scenario:
 
 
 def with_room(spec: Scenario, overridden: Collection[str]) -> Scenario:
-    """A scenario whose widths and slots are numbers, see `sim.sizing`.
+    """A scenario whose widths and slots are numbers, see `sim.traffic.sizing`.
 
     If the caller has set other traffic, the scenario's number of slots grows where needed. Numbers
     too small for the offered traffic are an error.

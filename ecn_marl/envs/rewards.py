@@ -2,7 +2,7 @@
 
 The benchmark's reward is in completion times:
 
-    slowdown    - sum over size classes of w * slowdown accrued     Little's law, see `sim.delays`
+    slowdown    - sum over size classes of w * slowdown accrued    Little's law, `sim.core.delays`
 
 A flow accrues slowdown at the rate 1 / ideal FCT for as long as it is in the system. So an
 episode's rewards add up to minus the weighted sum of the slowdowns of its flows, those that are not
@@ -73,9 +73,9 @@ from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._registry import Registry
 from ecn_marl._types import Leaf
 from ecn_marl.sim.config import SimConfig
+from ecn_marl.sim.core.stats import idle
+from ecn_marl.sim.network.topology import KB
 from ecn_marl.sim.simulator import PortStats
-from ecn_marl.sim.stats import idle
-from ecn_marl.sim.topology import KB
 
 MAX_STEPS = 32
 """Most steps that D(L) can have; a byte doubled 32 times is 4 GB, beyond any queue."""

@@ -12,8 +12,8 @@ from ecn_marl.envs.episode import HostGroup
 from ecn_marl.envs.objectives import Part
 from ecn_marl.sim.clocks import MAX_TICK
 from ecn_marl.sim.config import NETWORK, SOURCE, TrafficClass
-from ecn_marl.sim.sources import as_sources
-from ecn_marl.sim.topology import parse_topology
+from ecn_marl.sim.network.topology import parse_topology
+from ecn_marl.sim.traffic.sources import as_sources
 from ecn_marl.sim.transports import Transport
 
 CLASS = Kind((TrafficClass, Mapping), "a TrafficClass, or a dict of its fields")
@@ -29,20 +29,20 @@ class Scenario:
         topology: the network, or its short form such as `star:16` (25 Gb/s, 100 between switches,
             1 µs, as in `ecn-marl replay`; see `make` for other links).
         traffic: traffic sources, one or several, or texts or dicts that name them, see
-            `sim.sources`.
+            `sim.traffic.sources`.
         transport: senders, e.g. `dcqcn:hpcc-paper`, or a `Transport` of your own.
         dt_us: substep, µs; `auto` for the longest that is certified for the senders and the
             network, and a `tick_steps` to go with it, see `sim.clocks.choose_clock`.
         tick_steps: substeps per tick.
         interval_us: tuning interval, µs.
-        slots: flows in progress at most; `auto` for what the traffic needs, see `sim.sizing`.
+        slots: flows in progress at most; `auto` for what the traffic needs (`sim.traffic.sizing`).
         max_steps: intervals per episode.
         buffer_mib: shared buffer per switch, MiB.
         pfc: whether PFC pauses upstream links.
         pfc_alpha: share of the free buffer at which PFC pauses; None for 1/8, more on faster links.
-        loss_recovery: `selective`, `go-back-n` or `irn`, see `sim.recovery`.
+        loss_recovery: `selective`, `go-back-n` or `irn`, see `sim.core.recovery`.
         load_balancing: who chooses among equal-cost paths: `ecmp` (each flow once), `flowlet` (each
-            flowlet, see `sim.flowlets`) or `spray` (each packet, see `sim.ways`).
+            flowlet, see `sim.core.flowlets`) or `spray` (each packet, see `sim.core.ways`).
         flowlet_gap_us: pause between two packets of a flow that begins a flowlet, µs.
         ack_priority: whether ACKs ride in a class of their own.
         bins: number of bins of the slowdown histogram, for each size class.
@@ -66,8 +66,8 @@ class Scenario:
         jitter_us: NIC processing adds up to this to every feedback delay, µs.
         softness: width over which the marking curve is rounded, bytes; 0 for plain RED.
         mark_quantum: step of marking probabilities, see `SimConfig`.
-        failing: arguments of `sim.failures.fail_links`, e.g. `{"share": 0.1, "at_us": 5000.0}`;
-            empty if no link fails.
+        failing: arguments of `sim.core.failures.fail_links`, e.g.
+            `{"share": 0.1, "at_us": 5000.0}`; empty if no link fails.
         features: default features.
         reward: default reward.
         benchmark: whether policies are compared on it. Plain traffic is for tests and timings.

@@ -15,10 +15,10 @@ from jaxtyping import Array, Float
 
 from ecn_marl._checks import TEXT, check_value
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.sim.core.queues import LARGEST_KB as LARGEST_KB
+from ecn_marl.sim.core.queues import Ecn, checked_thresholds
 from ecn_marl.sim.formats.sonic import read_profile
-from ecn_marl.sim.queues import LARGEST_KB as LARGEST_KB
-from ecn_marl.sim.queues import Ecn, checked_thresholds
-from ecn_marl.sim.topology import KB
+from ecn_marl.sim.network.topology import KB
 
 BASE_GBPS = 25.0
 """Link rate for which thresholds in KB are meant; they scale with the rate of a port."""

@@ -24,11 +24,11 @@ from ecn_marl._checks import Real, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
 from ecn_marl.envs.features import push
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.core.stats import closed, empty_sums, merge, summarise
+from ecn_marl.sim.network.topology import KB, Topology
 from ecn_marl.sim.simulator import Simulator
 from ecn_marl.sim.state import PortStats, PortSums, SimParams, SimState
-from ecn_marl.sim.stats import closed, empty_sums, merge, summarise
-from ecn_marl.sim.topology import KB, Topology
 
 LONGEST_US = 1e7
 """Longest period of telemetry, µs: 10 s."""

@@ -24,7 +24,7 @@ from ecn_marl.experiments.json_files import json_types
 from ecn_marl.experiments.own_reward import COLUMN
 from ecn_marl.experiments.recipes import DEPTHS, Recipe
 from ecn_marl.experiments.records import Record
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.core.queues import Ecn
 
 EPISODES = 4
 """Tuning episodes that the best static setting is chosen in."""

@@ -44,7 +44,7 @@ from ecn_marl.experiments.policies import Arena, Named, arena, resolve
 from ecn_marl.experiments.recording import Recording, facts
 from ecn_marl.experiments.workflow import Show
 from ecn_marl.render.bars import notebook_progress
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.core.queues import Ecn
 from ecn_marl.wrappers import Lanes
 
 if TYPE_CHECKING:

@@ -108,7 +108,7 @@ def evaluate(
         beside: with packets, whether to run the same episodes in the fluid, too: the result has
             that evaluation as `fluid`, and a table of the differences.
         check: whether to hold the completion times of all flows against what every link can have
-            carried, see `sim.capacity`; takes time in proportion to the square of a link's flows.
+            carried (`sim.replay.capacity`); time grows with the square of a link's flows.
         **options: options of `ecn_marl.make`, e.g. `load=0.5`; `max_steps` counts the intervals of
             the scenario, whatever those of a policy are. Where flows are the agents, fields of
             `RateScenario`.

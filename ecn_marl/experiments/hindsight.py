@@ -32,8 +32,8 @@ from ecn_marl.baselines.evaluation.objective import episode_objective, is_needed
 from ecn_marl.baselines.evaluation.statistics import crossed_interval
 from ecn_marl.envs.actions import EcnSetting
 from ecn_marl.envs.interface import PortEnvironment
-from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.topology import KB
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.network.topology import KB
 
 WINDOW_US = 1000.0
 """Length of the shortest stretch that gets a setting of its own, µs."""

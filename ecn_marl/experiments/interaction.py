@@ -27,7 +27,7 @@ from ecn_marl.baselines.evaluation.objective import episode_objective
 from ecn_marl.envs.actions import EcnSetting
 from ecn_marl.envs.episode import PhaseEcn
 from ecn_marl.envs.interface import PortEnvironment
-from ecn_marl.sim.topology import KB
+from ecn_marl.sim.network.topology import KB
 
 RESAMPLES = 2000
 """Bootstrap samples of an interval."""

@@ -32,8 +32,8 @@ from ecn_marl.experiments.recording import Recording, facts
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.results import Plots, Result
 from ecn_marl.experiments.workflow import Show
-from ecn_marl.sim import lifecycle as life
-from ecn_marl.sim.sizes import PAYLOAD, wire_size
+from ecn_marl.sim.core import lifecycle as life
+from ecn_marl.sim.traffic.sizes import PAYLOAD, wire_size
 from ecn_marl.sim.units import GBPS
 
 DEFAULT_SCENARIO = "many-to-one-8-v0"

@@ -18,8 +18,8 @@ from ecn_marl.baselines.evaluation.completion import PARTS, SIZES, objective
 from ecn_marl.experiments.json_files import json_types
 from ecn_marl.experiments.recording import TABLES, facts, named
 from ecn_marl.sim.replay import Replay, Settings
-from ecn_marl.sim.samples import SAMPLE_US
-from ecn_marl.sim.sizes import SIZE_CLASSES
+from ecn_marl.sim.replay.samples import SAMPLE_US
+from ecn_marl.sim.traffic.sizes import SIZE_CLASSES
 from ecn_marl.sim.units import GBPS
 
 CHUNK = 1000

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any
 
 from ecn_marl.envs.scenarios import restore_serve as rs
-from ecn_marl.sim.jobs import FlowSets, Requests
-from ecn_marl.sim.topology import Topology, dumbbell, leaf_spine
+from ecn_marl.sim.network.topology import Topology, dumbbell, leaf_spine
+from ecn_marl.sim.traffic.jobs import FlowSets, Requests
 
 SPLITS_VERSION = 2
 

@@ -17,15 +17,16 @@ from jaxtyping import Array, PyTree
 
 from ecn_marl._types import Leaf
 from ecn_marl.packets.records import ARRIVAL, NONE, PS_PER_US
-from ecn_marl.sim import arrivals as fluid
-from ecn_marl.sim import flags, tickets
 from ecn_marl.sim.config import SimConfig
-from ecn_marl.sim.paths import Paths, find_paths, queue_numbers
+from ecn_marl.sim.core import arrivals as fluid
+from ecn_marl.sim.core import flags
+from ecn_marl.sim.core.paths import Paths, find_paths, queue_numbers
 from ecn_marl.sim.random import Stream, hash_bits
-from ecn_marl.sim.sizes import CHUNK, PAYLOAD
 from ecn_marl.sim.state import SimParams, Totals
-from ecn_marl.sim.tickets import Finished
-from ecn_marl.sim.traffic import Offer
+from ecn_marl.sim.traffic import tickets
+from ecn_marl.sim.traffic.base import Offer
+from ecn_marl.sim.traffic.sizes import CHUNK, PAYLOAD
+from ecn_marl.sim.traffic.tickets import Finished
 
 
 class Drawn(NamedTuple):
@@ -103,7 +104,7 @@ def draw(cfg: SimConfig, ticks: int, state: Sources, params: SimParams) -> tuple
 
 @partial(jax.jit, static_argnums=0)
 def reported(cfg: SimConfig, state: Sources, params: SimParams, ends: Finished) -> Sources:
-    """State after the sources learnt which flows have finished in a tick, see `sim.tickets`."""
+    """State after the sources learnt which flows have finished in a tick, see `tickets`."""
     nic_rate = jnp.asarray(params.net.nic_rate)
     traffic = tickets.report_finished(
         cfg.traffic, state.traffic, params.traffic, nic_rate, ends, cfg.tick_us

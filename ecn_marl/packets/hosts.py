@@ -12,7 +12,7 @@ from ecn_marl.packets.compiling import inlined
 from ecn_marl.packets.heap import CNP_DUE, push
 from ecn_marl.packets.records import ACK, CNP, DATA, NEVER, NONE, PS_PER_NS, PS_PER_US, Network
 from ecn_marl.packets.switch import MEDIUM, append, lane_of
-from ecn_marl.sim.lifecycle import DONE, DRAINING, RETURNING, SENDING
+from ecn_marl.sim.core.lifecycle import DONE, DRAINING, RETURNING, SENDING
 
 ROUNDING = 1e-3
 """A time this little above a whole number of ps is that number, and its rest rounding."""

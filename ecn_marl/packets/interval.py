@@ -15,12 +15,12 @@ from ecn_marl.packets.arrivals import Arrivals, Sources, arrivals_of, draw, repo
 from ecn_marl.packets.engine import NEEDS_EVENTS, UP_TO_DATE
 from ecn_marl.packets.records import PS_PER_US, Network, with_more_events, with_more_packets
 from ecn_marl.packets.slots import PLACE, SLOT, advance
-from ecn_marl.sim import flags
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.core import flags
+from ecn_marl.sim.core.queues import Ecn
 from ecn_marl.sim.simulator import Simulator
-from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.sim.state import PortSums, SimParams, SimState, Totals
-from ecn_marl.sim.tickets import TIME_UNIT, Finished
+from ecn_marl.sim.traffic.sizes import CHUNK
+from ecn_marl.sim.traffic.tickets import TIME_UNIT, Finished
 
 MOST_PACKETS = 2**23
 """Packets in the network at most: 8 GB of data, and 350 MB of tables."""

@@ -133,7 +133,7 @@ PORT = np.dtype(
 
 FLOW = np.dtype(
     [
-        ("stage", "i4"),  # of `sim.lifecycle`
+        ("stage", "i4"),  # of `sim.core.lifecycle`
         ("src", "i4"),
         ("dst", "i4"),
         ("kind", "i4"),

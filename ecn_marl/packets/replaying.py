@@ -12,19 +12,14 @@ import numpy as np
 from ecn_marl.packets.interval import Interval
 from ecn_marl.packets.records import PS_PER_US, Network
 from ecn_marl.packets.simulator import PacketSimulator, PacketState
-from ecn_marl.sim.lifecycle import FREE
-from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.replay import (
-    CHUNK_SAMPLES,
-    Replay,
-    Settings,
-    Show,
-    replayed,
-)
-from ecn_marl.sim.samples import SAMPLE_US, Record, Rows
+from ecn_marl.sim.core.lifecycle import FREE
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.network.topology import Topology
+from ecn_marl.sim.replay import Replay, Settings
+from ecn_marl.sim.replay.run import CHUNK_SAMPLES, Show, replayed
+from ecn_marl.sim.replay.samples import SAMPLE_US, Record, Rows
 from ecn_marl.sim.simulator import SimParams, Simulator
-from ecn_marl.sim.topology import Topology
-from ecn_marl.sim.trace import FlowList
+from ecn_marl.sim.traffic.trace import FlowList
 
 
 def replay(

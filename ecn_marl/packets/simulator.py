@@ -24,13 +24,13 @@ from ecn_marl.packets.arrivals import Arrivals
 from ecn_marl.packets.interval import Engine, Interval
 from ecn_marl.packets.slots import SLOT
 from ecn_marl.sim.config import GO_BACK_N
-from ecn_marl.sim.delays import Completion
-from ecn_marl.sim.flow_log import FlowLog
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.core.delays import Completion
+from ecn_marl.sim.core.flow_log import FlowLog
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.core.stats import summarise
+from ecn_marl.sim.core.ways import ECMP
 from ecn_marl.sim.simulator import Simulator
 from ecn_marl.sim.state import PortStats, PortSums, SimParams, SimState
-from ecn_marl.sim.stats import summarise
-from ecn_marl.sim.ways import ECMP
 
 
 @struct.dataclass

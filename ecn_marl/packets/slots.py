@@ -14,7 +14,7 @@ from ecn_marl.packets.compiling import compiled, inlined
 from ecn_marl.packets.engine import NEEDS_EVENTS, SPARE, UP_TO_DATE, run
 from ecn_marl.packets.heap import START, push
 from ecn_marl.packets.records import NONE, PS_PER_US, Network
-from ecn_marl.sim.lifecycle import DONE, FREE, SENDING
+from ecn_marl.sim.core.lifecycle import DONE, FREE, SENDING
 
 LATE = 1000
 """A flow that gets its slot this long after its start has waited; less is rounding, ps."""

@@ -1,7 +1,7 @@
 """A switch: packets wait in the lane of their class, are marked as they leave, and PFC watches.
 
 Marks are drawn when a packet starts to be sent, from the bytes that are left behind in its lane.
-PFC is that of `sim.pfc`, decided with every packet instead of every tick: a lane upstream is
+PFC is that of `sim.core.pfc`, decided with every packet instead of every tick: a lane upstream is
 stopped when what it has in this switch, beyond a reserve, reaches its share of the free buffer.
 What still arrives then goes into the lane's headroom.
 """
@@ -17,8 +17,8 @@ from ecn_marl.packets import telemetry
 from ecn_marl.packets.compiling import inlined
 from ecn_marl.packets.heap import LOST, PAUSE, RESUME, push
 from ecn_marl.packets.records import DATA, NONE, Network
-from ecn_marl.sim.queues import ROUNDING
-from ecn_marl.sim.sizes import SIZE_CLASSES
+from ecn_marl.sim.core.queues import ROUNDING
+from ecn_marl.sim.traffic.sizes import SIZE_CLASSES
 
 MICE, MEDIUM = int(SIZE_CLASSES[0]), int(SIZE_CLASSES[1])
 
@@ -205,7 +205,7 @@ def drop(net: Network, k: int, kind: int, now: int) -> None:
 
 @inlined
 def mark_probability(net: Network, port: int, kind: int, queue: float) -> float:
-    """Chance that a packet is marked that leaves `queue` bytes behind, see `sim.queues`."""
+    """Chance that a packet is marked that leaves `queue` bytes behind, see `sim.core.queues`."""
     kmin, kmax, pmax = net.ecn[port, kind, 0], net.ecn[port, kind, 1], net.ecn[port, kind, 2]
     if queue > kmax:
         return 1.0

@@ -22,8 +22,8 @@ from ecn_marl.packets.records import (
 )
 from ecn_marl.packets.senders import SENDER, constants_of
 from ecn_marl.sim.config import SimConfig
-from ecn_marl.sim.sizes import PAYLOAD
 from ecn_marl.sim.state import SimParams
+from ecn_marl.sim.traffic.sizes import PAYLOAD
 
 PACKETS, EVENTS = 2**13, 2**10
 """Sizes of the pool and the heap at the start; both grow."""

@@ -18,13 +18,13 @@ from jaxtyping import Array, PyTree
 
 from ecn_marl.packets.records import PS_PER_US, Network
 from ecn_marl.packets.slots import SLOT
-from ecn_marl.sim import delays, flow_log
-from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.config import SimConfig
+from ecn_marl.sim.core import delays, flow_log
+from ecn_marl.sim.core import lifecycle as life
+from ecn_marl.sim.core.stats import empty_sums
 from ecn_marl.sim.simulator import Simulator
-from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.sim.state import Flows, PortSums, SimParams, SimState, Totals
-from ecn_marl.sim.stats import empty_sums
+from ecn_marl.sim.traffic.sizes import CHUNK
 
 SLOT_FIELDS = ("stage", "start_step", "start_rest", "payload", "ideal", "delivered", "flow_id")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ecn_marl.render.episode import Side
-from ecn_marl.sim.topology import KB
+from ecn_marl.sim.network.topology import KB
 
 
 def tick_times(side: Side) -> np.ndarray:

@@ -36,7 +36,7 @@ from ecn_marl.render.picture import (
     plain_axes,
     queue_colours,
 )
-from ecn_marl.sim.topology import KB
+from ecn_marl.sim.network.topology import KB
 
 SIZE_IN, DPI = (11.0, 7.0), 80
 

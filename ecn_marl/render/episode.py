@@ -21,10 +21,10 @@ from ecn_marl.baselines.evaluation.episodes import (
 from ecn_marl.baselines.evaluation.own_policies import HostPolicy
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.episode import EnvParams
-from ecn_marl.sim import lifecycle as life
-from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.sizes import CHUNK, PAYLOAD, wire_size
+from ecn_marl.sim.core import lifecycle as life
+from ecn_marl.sim.core.queues import Ecn
 from ecn_marl.sim.state import SimState
+from ecn_marl.sim.traffic.sizes import CHUNK, PAYLOAD, wire_size
 
 _SLOT_FIELDS = (
     *("stage", "src", "dst", "payload", "rest_high", "rest_low", "start_step", "start_rest"),

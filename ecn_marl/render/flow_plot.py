@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from ecn_marl.render.axes import busiest, returns
 from ecn_marl.render.episode import Side
 from ecn_marl.render.picture import DPI, INK, SIZE_IN, TRACES, plain_axes
-from ecn_marl.sim.sizes import SIZE_CLASSES
+from ecn_marl.sim.traffic.sizes import SIZE_CLASSES
 
 SHORT_COLOUR, LONG_COLOUR, RETURN_COLOUR = TRACES[0], TRACES[1], TRACES[3]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.topology import KB
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.network.topology import KB
 
 if TYPE_CHECKING:
     from ecn_marl.render.picture import Painter

@@ -8,7 +8,7 @@ from collections import deque
 import numpy as np
 from jaxtyping import Float
 
-from ecn_marl.sim.topology import Topology
+from ecn_marl.sim.network.topology import Topology
 
 STOPS: tuple[tuple[float, str], ...] = (
     (0.0, "#dde2e8"),

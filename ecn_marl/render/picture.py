@@ -33,7 +33,7 @@ from ecn_marl.render.layout import (
     side_by_side,
 )
 from ecn_marl.render.plots import style_axis
-from ecn_marl.sim.topology import KB
+from ecn_marl.sim.network.topology import KB
 
 SHOWN = 32
 """Maximum number of ports with a row of their own: those with the longest queues."""

@@ -21,9 +21,9 @@ from ecn_marl.render.axes import common_axes
 from ecn_marl.render.episode import Episode, Side
 from ecn_marl.render.flow_plot import strips
 from ecn_marl.render.layout import DARK_STOPS, EMPTY, STOPS, node_places, port_lines
-from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.sizes import SIZE_CLASSES
-from ecn_marl.sim.topology import GBPS
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.network.topology import GBPS
+from ecn_marl.sim.traffic.sizes import SIZE_CLASSES
 
 if TYPE_CHECKING:  # loaded for films only
     from PIL.Image import Image

@@ -21,7 +21,7 @@ from ecn_marl.baselines.evaluation.episodes import (
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.episode import EnvParams
 from ecn_marl.render.plots import QueueSeries
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.core.queues import Ecn
 
 
 def queue_series(

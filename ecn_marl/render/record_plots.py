@@ -24,7 +24,7 @@ from ecn_marl._files import Output, write_all
 from ecn_marl._tables import Tables
 from ecn_marl.baselines.evaluation.statistics import mean_interval
 from ecn_marl.render.plots import INK, png, style_axis
-from ecn_marl.sim.sizes import SIZE_CLASSES
+from ecn_marl.sim.traffic.sizes import SIZE_CLASSES
 
 if TYPE_CHECKING:
     import pandas as pd

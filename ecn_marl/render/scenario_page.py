@@ -14,9 +14,9 @@ from matplotlib.collections import LineCollection
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.render.layout import node_places, port_lines
 from ecn_marl.render.plots import COLOURS, INK, Page
-from ecn_marl.sim.sizes import HEADER, SIZE_CLASSES, wire_size
-from ecn_marl.sim.tickets import tickets_of
-from ecn_marl.sim.topology import GBPS
+from ecn_marl.sim.network.topology import GBPS
+from ecn_marl.sim.traffic.sizes import HEADER, SIZE_CLASSES, wire_size
+from ecn_marl.sim.traffic.tickets import tickets_of
 
 CLASSES = ("up to 100 KB", "up to 1 MB", "above 1 MB")
 

@@ -1,39 +1,24 @@
 """The network simulator; it knows nothing of agents and can be used alone.
 
-A byte's way, one module per stage; `substep` puts them together:
+Start with `simulator` (three clocks: substep, tick, interval), `config` (what fixes all shapes) and
+`state` (what changes). The rooms:
 
-* `nic`: hosts share their NIC among flows and space packets.
-* `hops`, `queues`: all levels of queues; marking, service and drops at one of them.
+* `core`: what a byte meets, substep by substep: NIC, hops, queues, sink; slots of flows; failures.
 * `feedback`: signals to the senders, a module each (`cnp`, `acks`, `probe`, `telemetry`, `field`).
-* `sink`: when the last byte of a flow has left the last queue.
 * `transports`: the senders' machines, a module each.
+* `network`: topology, links, routes.
+* `traffic`: where flows come from, and how large they are.
+* `replay`: a list of flows through a network.
+* `tuners`: rules that switches have to set their own thresholds.
+* `formats`: files of other simulators and of switches.
 
-Around it: `lifecycle` (stages of a flow, and its slot), `paths` (its way), `ways` (several
-of them at once), `flowlets` (a new one after a pause), `recovery` (what is sent again), `pfc`
-(pauses), `failures`, `tick` (what is constant for a few substeps), `simulator` (the three clocks),
-`stats` and `counts` (statistics of ports). Traffic: `traffic`, `jobs` (open loop), `flow_groups`
-(static groups, endless flows), `streams`, `loops`, `graphs`, `collectives` (flows that follow from
-others, by `tickets`). `slots` holds helpers that shape the compiled code. The names below can be
+Beside them: `clocks` (the longest substep that senders tolerate), `metrics`, `regimes` (where the
+fluid is known to be off), `theory` (closed forms), `random`, `units`. The names below can be
 imported from here.
 """
 
-from ecn_marl.sim.collectives import (
-    all_to_all,
-    parameter_server,
-    read_graph,
-    ring_all_reduce,
-    tree_all_reduce,
-)
-from ecn_marl.sim.flow_groups import FlowGroup
-from ecn_marl.sim.graphs import Graph
-from ecn_marl.sim.incast import Incast
-from ecn_marl.sim.loops import ClosedLoop
-from ecn_marl.sim.poisson import Poisson
-from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.schedules import Schedule, schedule
-from ecn_marl.sim.simulator import PortStats, SimParams, SimState, Simulator, scaled_ecn
-from ecn_marl.sim.streams import Streams
-from ecn_marl.sim.topology import (
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.network.topology import (
     Link,
     Topology,
     acc_testbed,
@@ -44,6 +29,21 @@ from ecn_marl.sim.topology import (
     parking_lot,
     star,
 )
+from ecn_marl.sim.simulator import PortStats, SimParams, SimState, Simulator, scaled_ecn
+from ecn_marl.sim.traffic.collectives import (
+    all_to_all,
+    parameter_server,
+    read_graph,
+    ring_all_reduce,
+    tree_all_reduce,
+)
+from ecn_marl.sim.traffic.flow_groups import FlowGroup
+from ecn_marl.sim.traffic.graphs import Graph
+from ecn_marl.sim.traffic.incast import Incast
+from ecn_marl.sim.traffic.loops import ClosedLoop
+from ecn_marl.sim.traffic.poisson import Poisson
+from ecn_marl.sim.traffic.schedules import Schedule, schedule
+from ecn_marl.sim.traffic.streams import Streams
 from ecn_marl.sim.transports import Dcqcn
 
 __all__ = [

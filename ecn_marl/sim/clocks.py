@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ecn_marl._errors import bad_value
-from ecn_marl.sim.topology import GBPS, Topology
+from ecn_marl.sim.network.topology import GBPS, Topology
 from ecn_marl.sim.transports.base import Bound, Transport
 
 CERTIFIED_US = 2.0

@@ -14,22 +14,22 @@ from ecn_marl._checks import TEXT, Each, Flag, Kind, Real, Whole, check
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._memory import check_memory
 from ecn_marl.sim.clocks import MAX_TICK, check_dt
+from ecn_marl.sim.core.paths import ALONE, IDEALS
+from ecn_marl.sim.core.ways import BALANCINGS, ECMP, FLOWLET, SPRAY
 from ecn_marl.sim.feedback import ACKS, CNP, FIELD, TELEMETRY, cnp
-from ecn_marl.sim.paths import ALONE, IDEALS
-from ecn_marl.sim.sizes import PAYLOAD
-from ecn_marl.sim.sizing import with_widths
+from ecn_marl.sim.network.topology import GBPS, Topology
 from ecn_marl.sim.state import COUNTS
-from ecn_marl.sim.tickets import tickets_of
-from ecn_marl.sim.topology import GBPS, Topology
-from ecn_marl.sim.traffic import Source
+from ecn_marl.sim.traffic.base import Source
+from ecn_marl.sim.traffic.sizes import PAYLOAD
+from ecn_marl.sim.traffic.sizing import with_widths
+from ecn_marl.sim.traffic.tickets import tickets_of
 from ecn_marl.sim.transports import Dcqcn, Mixed, Transport, with_window
-from ecn_marl.sim.ways import BALANCINGS, ECMP, FLOWLET, SPRAY
 
 SELECTIVE, GO_BACK_N, IRN = "selective", "go-back-n", "irn"
 RECOVERIES = (SELECTIVE, GO_BACK_N, IRN)
 """Ways to recover from losses."""
 
-NETWORK = Kind((Topology,), "a Topology, see `sim.topology`")
+NETWORK = Kind((Topology,), "a Topology, see `sim.network.topology`")
 SOURCE = Kind(("offer",), "a traffic source, e.g. Poisson(load=0.6)")
 
 
@@ -74,9 +74,9 @@ class SimConfig:
         bins: bins of the slowdown histogram per size class, 0 for none.
         pfc: pause upstream links when buffers fill; without it full buffers drop.
         loss_recovery: which bytes are sent again after a loss, one of `RECOVERIES`, see
-            `sim.recovery`.
+            `sim.core.recovery`.
         load_balancing: what chooses among equal-cost paths, one of `BALANCINGS`: each flow once,
-            each flowlet (see `sim.flowlets`), or each packet (see `sim.ways`).
+            each flowlet (see `sim.core.flowlets`), or each packet (see `sim.core.ways`).
         flowlet_gap_us: pause between two packets of a flow after which it is a new flowlet, µs.
         ack_priority: ACKs and CNPs ride in a class of their own instead of the data queues.
         accrue: whether `PortStats.accrued` and `progress` are kept (else they are None).
@@ -190,7 +190,7 @@ class SimConfig:
 
     @property
     def n_ways(self) -> int:
-        """Largest number of paths W that bytes of a flow can be on at once, see `sim.ways`."""
+        """Largest number of paths W that bytes of a flow can be on at once, see `sim.core.ways`."""
         paths = int(self.topology.n_paths.max())
         return {ECMP: 1, FLOWLET: min(paths, 2), SPRAY: paths}[self.load_balancing]
 
@@ -211,7 +211,7 @@ class SimConfig:
 
     @property
     def n_tickets(self) -> int:
-        """Number of tickets by which sources learn of their flows, see `sim.tickets`."""
+        """Number of tickets by which sources learn of their flows, see `sim.traffic.tickets`."""
         return sum(tickets_of(source) for source in self.traffic)
 
     @property

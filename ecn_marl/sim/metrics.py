@@ -9,9 +9,9 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from ecn_marl.sim.config import SimConfig
-from ecn_marl.sim.lifecycle import SLOWDOWN_TOP
-from ecn_marl.sim.sizes import CHUNK
+from ecn_marl.sim.core.lifecycle import SLOWDOWN_TOP
 from ecn_marl.sim.state import SimState
+from ecn_marl.sim.traffic.sizes import CHUNK
 
 CLASS_NAMES = ("mice", "medium", "elephants")
 """Size classes by payload: (0, 100 KB], (100 KB, 1 MB], above 1 MB."""

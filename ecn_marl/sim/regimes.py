@@ -9,8 +9,8 @@ import numpy as np
 
 from ecn_marl._regimes import REGIMES
 from ecn_marl.sim.config import SimConfig
-from ecn_marl.sim.jobs import FlowSets
-from ecn_marl.sim.sizes import HEADER, PAYLOAD
+from ecn_marl.sim.traffic.jobs import FlowSets
+from ecn_marl.sim.traffic.sizes import HEADER, PAYLOAD
 
 PACKETS = 3.0
 """Packets below which a threshold is one of few packets."""

@@ -22,7 +22,9 @@ from jaxtyping import Array, Int, PyTree
 from ecn_marl._checks import check_numbers
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim import (
+from ecn_marl.sim import feedback as fb
+from ecn_marl.sim.config import GO_BACK_N, MAX_TICK, SimConfig, TrafficClass, base_rtt
+from ecn_marl.sim.core import (
     arrivals,
     counts,
     delays,
@@ -34,20 +36,18 @@ from ecn_marl.sim import (
     recovery,
     slots,
     stats,
-    tickets,
     ways,
 )
-from ecn_marl.sim import feedback as fb
-from ecn_marl.sim import lifecycle as life
-from ecn_marl.sim.config import GO_BACK_N, MAX_TICK, SimConfig, TrafficClass, base_rtt
-from ecn_marl.sim.failures import NEVER, links_up, reroute, reroute_ways
-from ecn_marl.sim.queues import Ecn, scaled_ecn
-from ecn_marl.sim.sizes import CHUNK, HEADER, PAYLOAD, exact_add
-from ecn_marl.sim.slots import segment_sum
+from ecn_marl.sim.core import lifecycle as life
+from ecn_marl.sim.core.failures import NEVER, links_up, reroute, reroute_ways
+from ecn_marl.sim.core.queues import Ecn, scaled_ecn
+from ecn_marl.sim.core.slots import segment_sum
+from ecn_marl.sim.core.substep import substep
+from ecn_marl.sim.core.tick import Tick, prepare
 from ecn_marl.sim.state import Flows, NetParams, PortStats, PortSums, SimParams, SimState, Totals
-from ecn_marl.sim.substep import substep
-from ecn_marl.sim.tick import Tick, prepare
-from ecn_marl.sim.traffic import program_of
+from ecn_marl.sim.traffic import tickets
+from ecn_marl.sim.traffic.base import program_of
+from ecn_marl.sim.traffic.sizes import CHUNK, HEADER, PAYLOAD, exact_add
 from ecn_marl.sim.units import GBPS, MIB
 
 __all__ = [

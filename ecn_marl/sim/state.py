@@ -2,7 +2,7 @@
 
 Axes: `F` flow slots, `P` switch egress ports, `C` traffic classes, `Q = P C` queues, `H` hosts,
 `S` switches, `L` levels, `E` edge switches, `K` equal-cost paths, `W` ways of a
-flow (1 unless its bytes can be on several paths, see `sim.ways`; rows are levels times ways).
+flow (1 unless its bytes can be on several paths, see `sim.core.ways`; rows are levels times ways).
 Bytes, µs, bytes/µs throughout.
 """
 
@@ -103,7 +103,7 @@ class Flows:
         back: queue at each level of the ACKs' way, `[L, F]`, `Q` for none; `[L W, F]` where ACKs
             are sprayed.
         backlog: bytes queued at each level, `[L W, F]`.
-        due: bytes of the present batch that leave per substep, see `sim.fifo`, `[L W, F]`.
+        due: bytes of the present batch that leave per substep, see `sim.core.fifo`, `[L W, F]`.
         waiting: bytes of the batches that follow, `[L W, F]` each.
         partial: bytes delivered of the packet in progress; starts at a random phase (packets of
             flows that start together are served in turn), with acknowledgements at a full packet.
@@ -111,7 +111,7 @@ class Flows:
         spaced: bytes until the next packet is due, 0 or less if it is.
         gate: µs until the first byte has crossed the queues (no marks before).
         wait: forward queueing delay at the end of the last substep, µs.
-        level: level of queues that the last byte of each way is at, see `sim.last_byte`, `[W, F]`.
+        level: level of queues that the last byte of each way is at, see `core.last_byte`, `[W, F]`.
         ahead: bytes that its queue has to send until it has left, `[W, F]`.
         tail: µs from the end of the tick until the last byte leaves the last level (stage 2, when
             it is known, a long time before) or the last ACK arrives (stages 3 and 4).
@@ -126,10 +126,10 @@ class Flows:
         coin: state of the marking coin.
         transport: state of the senders.
         ticket: number by which a source learns that the flow has finished, -1 for none; None if
-            no source of the simulator needs it, see `sim.tickets`.
-        gaps: missing packets of go-back-N receivers, see `sim.recovery`; None with other recovery.
+            no source of the simulator needs it, see `sim.traffic.tickets`.
+        gaps: missing packets of go-back-N receivers, see `core.recovery`; None with other recovery.
         by_way: wire bytes delivered in the current tick by each way, `[W, F]`; None with one.
-        flowlets: pauses between packets, see `sim.flowlets`; None with other load balancing.
+        flowlets: pauses between packets, see `sim.core.flowlets`; None with other load balancing.
     """
 
     stage: Leaf
@@ -247,7 +247,7 @@ class SimState:
         totals: counters since the start.
         fct_log: completion time of each scheduled flow, µs, NaN if unfinished, `[N]`; None without
             such flows.
-        flags: structures of fixed size that were too small so far, a bit each, see `sim.flags`.
+        flags: structures of fixed size that were too small so far, a bit each, see `core.flags`.
         crowded: whether a flow found no free slot in the last tick.
         flow_log: the flows that have finished, a `flow_log.FlowLog`; None if it is not kept.
     """

@@ -20,7 +20,7 @@ from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.training.loop import compiled_update, initial_state
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.parallelism import env_mesh, fitting_devices, per_device, shard_envs
-from ecn_marl.sim import flags
+from ecn_marl.sim.core import flags
 from ecn_marl.sim.state import SimState
 from ecn_marl.speed.machine import peak_memory, tree_bytes
 from ecn_marl.speed.timing import Compiled, Plan, Timing, compiled, measure
@@ -59,7 +59,7 @@ def flagged(state: PyTree) -> dict[str, float]:
         state: states of a batch of environments, whatever they are wrapped in.
 
     Returns:
-        `any`, and the share of each flag that is raised, by name; see `sim.flags`.
+        `any`, and the share of each flag that is raised, by name; see `sim.core.flags`.
     """
 
     def is_network(tree: object) -> bool:

@@ -14,7 +14,7 @@ from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
 from ecn_marl.render.tables import DASH, number, percent, plain_table
 from ecn_marl.sim.metrics import counted
-from ecn_marl.sim.sizes import CHUNK
+from ecn_marl.sim.traffic.sizes import CHUNK
 from ecn_marl.speed import explained
 from ecn_marl.speed.programs import AT_ONCE, random_steps, start
 from ecn_marl.speed.timing import Compiled, Plan, Timing, compiled, interleaved

@@ -17,10 +17,10 @@ from jaxtyping import Array, PyTree
 
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.interface import Environment
-from ecn_marl.sim.lifecycle import FREE
+from ecn_marl.sim.core.lifecycle import FREE
+from ecn_marl.sim.core.tick import Tick
 from ecn_marl.sim.simulator import Ecn, SimParams, SimState, Simulator
 from ecn_marl.sim.state import PortSums
-from ecn_marl.sim.tick import Tick
 from ecn_marl.speed.programs import compiled_steps
 from ecn_marl.speed.timing import Plan, Timing, compiled, interleaved
 from ecn_marl.wrappers import AutoReset

@@ -10,8 +10,8 @@ from typing import Any
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
 from ecn_marl.envs.scenario import Scenario
-from ecn_marl.sim.poisson import Poisson
-from ecn_marl.sim.topology import Topology, leaf_spine, star
+from ecn_marl.sim.network.topology import Topology, leaf_spine, star
+from ecn_marl.sim.traffic.poisson import Poisson
 from ecn_marl.speed.programs import Measured, time_env
 from ecn_marl.speed.timing import Plan, summarise
 

@@ -21,11 +21,11 @@ from jaxtyping import PyTree
 
 from ecn_marl import lanes
 from ecn_marl.parallelism import Jitted
-from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.schedules import Schedule, schedule, widest_tick
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.network.topology import Topology, dumbbell
 from ecn_marl.sim.simulator import Simulator
-from ecn_marl.sim.sizes import HEADER, PAYLOAD, wire_size
-from ecn_marl.sim.topology import Topology, dumbbell
+from ecn_marl.sim.traffic.schedules import Schedule, schedule, widest_tick
+from ecn_marl.sim.traffic.sizes import HEADER, PAYLOAD, wire_size
 from ecn_marl.sim.transports import parse_transport
 from ecn_marl.validation import recorded
 from ecn_marl.validation.lines import Basis, Case, Line, Outcome, Slowdowns, Tolerance

@@ -14,15 +14,15 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ecn_marl import lanes
-from ecn_marl.sim import lifecycle as life
 from ecn_marl.sim.clocks import choose_clock
+from ecn_marl.sim.core import lifecycle as life
+from ecn_marl.sim.core.queues import Ecn
 from ecn_marl.sim.metrics import counted, counter_bytes
-from ecn_marl.sim.poisson import Poisson
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.network.topology import GBPS, Topology, fat_tree, star
 from ecn_marl.sim.simulator import SimParams, SimState, Simulator, scaled_ecn
-from ecn_marl.sim.sizes import CHUNK, SLOWDOWN_UNIT, size_table
-from ecn_marl.sim.sizing import demand_of, slots_for
-from ecn_marl.sim.topology import GBPS, Topology, fat_tree, star
+from ecn_marl.sim.traffic.poisson import Poisson
+from ecn_marl.sim.traffic.sizes import CHUNK, SLOWDOWN_UNIT, size_table
+from ecn_marl.sim.traffic.sizing import demand_of, slots_for
 from ecn_marl.sim.transports import parse_transport
 from ecn_marl.validation.lines import Case, Line, Outcome, Tolerance
 

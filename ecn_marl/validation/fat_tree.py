@@ -17,12 +17,12 @@ import numpy as np
 
 from ecn_marl import lanes
 from ecn_marl.sim.clocks import choose_clock
-from ecn_marl.sim.poisson import Poisson
-from ecn_marl.sim.schedules import Schedule, schedule
+from ecn_marl.sim.network.topology import GBPS, Topology, fat_tree
 from ecn_marl.sim.simulator import SimParams, SimState, Simulator, scaled_ecn
-from ecn_marl.sim.sizes import HEADER, PAYLOAD, wire_size
-from ecn_marl.sim.topology import GBPS, Topology, fat_tree
-from ecn_marl.sim.traffic import Source
+from ecn_marl.sim.traffic.base import Source
+from ecn_marl.sim.traffic.poisson import Poisson
+from ecn_marl.sim.traffic.schedules import Schedule, schedule
+from ecn_marl.sim.traffic.sizes import HEADER, PAYLOAD, wire_size
 from ecn_marl.sim.transports import parse_transport
 from ecn_marl.validation.lines import Case, Line, Tolerance, theory_case
 

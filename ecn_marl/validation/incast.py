@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from ecn_marl.sim.samples import SAMPLE_US
+from ecn_marl.sim.replay.samples import SAMPLE_US
 from ecn_marl.validation import recorded
 from ecn_marl.validation.lines import Basis, Case, Line, Outcome, Tolerance, Trace
 from ecn_marl.validation.runs import Samples, has_senders, incast_flows, simulate

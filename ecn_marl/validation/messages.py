@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from ecn_marl.sim.samples import SAMPLE_US
-from ecn_marl.sim.topology import GBPS
+from ecn_marl.sim.network.topology import GBPS
+from ecn_marl.sim.replay.samples import SAMPLE_US
 from ecn_marl.validation import recorded
 from ecn_marl.validation.lines import Case, Line, Outcome, Tolerance
 from ecn_marl.validation.runs import Columns, Samples, incast_flows, simulate

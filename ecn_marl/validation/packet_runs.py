@@ -11,11 +11,11 @@ from ecn_marl.packets.records import Network
 from ecn_marl.packets.replaying import rows as statistics
 from ecn_marl.packets.replaying import sampled
 from ecn_marl.packets.simulator import PacketSimulator, PacketState
-from ecn_marl.sim.lifecycle import SENDING
+from ecn_marl.sim.core.lifecycle import SENDING
+from ecn_marl.sim.network.topology import GBPS, Topology
 from ecn_marl.sim.replay import Settings
-from ecn_marl.sim.schedules import schedule
 from ecn_marl.sim.simulator import scaled_ecn
-from ecn_marl.sim.topology import GBPS, Topology
+from ecn_marl.sim.traffic.schedules import schedule
 from ecn_marl.validation.runs import ECN, SENDERS, Columns, Rows, Samples, packet_seeds
 
 

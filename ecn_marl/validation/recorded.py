@@ -10,8 +10,8 @@ from importlib import resources
 
 import numpy as np
 
-from ecn_marl.sim import topology
-from ecn_marl.sim.topology import Topology
+from ecn_marl.sim.network import topology
+from ecn_marl.sim.network.topology import Topology
 
 LINK_GBPS, UPLINK_GBPS = 8 * 1048 / 335, 8 * 1048 / 83
 """Actual rates of the "25" and "100" Gb/s links of the recorded runs, Gb/s. A packet of 1048 B

@@ -20,13 +20,13 @@ import numpy as np
 from ecn_marl import lanes
 from ecn_marl._types import Leaf
 from ecn_marl.sim.config import base_rtt
-from ecn_marl.sim.lifecycle import SENDING
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.core.lifecycle import SENDING
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.network.topology import GBPS, Topology
 from ecn_marl.sim.replay import Settings
-from ecn_marl.sim.samples import SAMPLE_US
-from ecn_marl.sim.schedules import Schedule, schedule
+from ecn_marl.sim.replay.samples import SAMPLE_US
 from ecn_marl.sim.simulator import SimParams, SimState, Simulator, scaled_ecn
-from ecn_marl.sim.topology import GBPS, Topology
+from ecn_marl.sim.traffic.schedules import Schedule, schedule
 from ecn_marl.sim.transports import parse_transport
 
 DEFAULT_DT_US = {"dctcp:hpcc": 5.0, "hpcc:hpcc": 2.0, "timely:hpcc": 5.0}
@@ -60,7 +60,7 @@ CHUNK = 200
 """Samples per call of the compiled loop."""
 
 Columns = Mapping[str, np.ndarray]
-"""A flow list as `sim.schedules.schedule` takes it."""
+"""A flow list as `sim.traffic.schedules.schedule` takes it."""
 
 
 def has_senders(profile: str) -> bool:

@@ -12,11 +12,11 @@ import numpy as np
 from scipy.signal import find_peaks
 
 from ecn_marl.sim import theory
-from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.schedules import Schedule, schedule
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.network.topology import GBPS, star
 from ecn_marl.sim.simulator import SimParams, SimState, Simulator
-from ecn_marl.sim.sizes import PAYLOAD
-from ecn_marl.sim.topology import GBPS, star
+from ecn_marl.sim.traffic.schedules import Schedule, schedule
+from ecn_marl.sim.traffic.sizes import PAYLOAD
 from ecn_marl.sim.transports import parse_transport, preset
 from ecn_marl.validation.lines import Case, Line, Tolerance, theory_case
 from ecn_marl.validation.runs import incast_flows

@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 
 from ecn_marl._checks import check_numbers
 from ecn_marl.envs.interface import PortEnvironment, StepResult
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.core.queues import Ecn
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Checked:
     `scan`) its arguments have no numbers yet. There the wrapper does nothing, neither then nor when
     the compiled function runs. Check first, then compile: `Checked(env).check(params)`, then
     `jax.jit(env.reset)(key, params)`. Episodes that begin with a NaN parameter all the same are
-    flagged, see `sim.flags`.
+    flagged, see `sim.core.flags`.
 
     Parameters are checked without the wrapper, too, where an episode begins. The PettingZoo and
     Gymnasium faces check them at their first reset, and actions always.

@@ -23,8 +23,8 @@ from jaxtyping import Array, Float, PyTree
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
 from ecn_marl.envs.interface import PortEnvironment, StepResult
-from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.topology import GBPS
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.network.topology import GBPS
 from ecn_marl.sim.transports import Dcqcn
 
 SENDERS = ("ai", "hai", "g", "increase_us", "decrease_us", "alpha_us")

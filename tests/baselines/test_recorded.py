@@ -19,7 +19,7 @@ from ecn_marl.baselines.training.loop import TrainResult
 from ecn_marl.envs.recorded import recorded
 from ecn_marl.envs.registry import make
 from ecn_marl.sim import leaf_spine, star
-from ecn_marl.sim.topology import GBPS
+from ecn_marl.sim.network.topology import GBPS
 
 LIST = Path(__file__).parents[1] / "data" / "websearch_60.csv.gz"
 FLOWS = """\

@@ -14,7 +14,7 @@ from ecn_marl.baselines.static import Static
 from ecn_marl.render.tables import evaluation_tables
 from ecn_marl.sim import ClosedLoop, Graph, ring_all_reduce, star
 from ecn_marl.sim.metrics import source_metrics
-from ecn_marl.sim.poisson import Poisson
+from ecn_marl.sim.traffic.poisson import Poisson
 
 
 def test_operations_and_steps_are_evaluated():

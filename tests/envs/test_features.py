@@ -22,7 +22,7 @@ from ecn_marl.envs.features import (
     push,
 )
 from ecn_marl.envs.rewards import REWARDS, RewardParams
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.core.queues import Ecn
 from ecn_marl.sim.state import COUNTS
 
 KB = 1000.0

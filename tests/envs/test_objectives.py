@@ -27,9 +27,9 @@ from ecn_marl.envs.scenarios import (
     wide_restore,
 )
 from ecn_marl.sim import Incast, Poisson, star
-from ecn_marl.sim.collectives import ring_all_reduce, stripe_read
-from ecn_marl.sim.graphs import Graph
-from ecn_marl.sim.tickets import TIME_UNIT
+from ecn_marl.sim.traffic.collectives import ring_all_reduce, stripe_read
+from ecn_marl.sim.traffic.graphs import Graph
+from ecn_marl.sim.traffic.tickets import TIME_UNIT
 
 RING_BYTES, STRIPE = 400_000, 600_000
 RING = Graph(ring_all_reduce((0, 1, 2, 3), RING_BYTES), pause_us=150.0, pause_jitter=0.5)

@@ -12,9 +12,9 @@ import pytest
 
 from ecn_marl import lanes
 from ecn_marl.envs.registry import PAPERS, benchmark, lookup, make, scenarios
-from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.sizes import CHUNK, size_table
-from ecn_marl.sim.topology import KB
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.network.topology import KB
+from ecn_marl.sim.traffic.sizes import CHUNK, size_table
 
 SMALL = tuple(name for name in scenarios() if PAPERS.get(name) == "pet" and "-small-" in name)
 

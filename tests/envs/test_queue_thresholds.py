@@ -20,8 +20,8 @@ from ecn_marl.baselines.rl.distributions import Head, head_for
 from ecn_marl.envs.actions import action_codec
 from ecn_marl.envs.features import flatten
 from ecn_marl.envs.queues import PerQueue
-from ecn_marl.sim.incast import Incast
-from ecn_marl.sim.topology import star
+from ecn_marl.sim.network.topology import star
+from ecn_marl.sim.traffic.incast import Incast
 
 STEPS, PORTS, QUEUES = 3, 5, 2
 OPTIONS: dict[str, Any] = {

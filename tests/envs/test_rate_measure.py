@@ -15,7 +15,7 @@ from ecn_marl.envs.rate.measure import (
     measure,
 )
 from ecn_marl.envs.rate.scenarios import with_options
-from ecn_marl.sim.sizes import CHUNK
+from ecn_marl.sim.traffic.sizes import CHUNK
 
 LINE = 12500.0
 

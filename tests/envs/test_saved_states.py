@@ -27,9 +27,9 @@ from ecn_marl.sim import (
     star,
 )
 from ecn_marl.sim.config import RECOVERIES, TrafficClass
+from ecn_marl.sim.core.ways import BALANCINGS
 from ecn_marl.sim.state import COUNTS
 from ecn_marl.sim.transports import parse_transport
-from ecn_marl.sim.ways import BALANCINGS
 from ecn_marl.wrappers import AutoReset, EpisodeStatistics
 
 SENDERS = ("dcqcn:hpcc-run", "dctcp:sigcomm10", "hpcc:hpcc", "swift:htsim", "timely:hpcc")

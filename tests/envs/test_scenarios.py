@@ -22,9 +22,9 @@ from ecn_marl.envs.rewards import REWARDS, Reward, RewardParams
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import fabric, mixed_rtt
 from ecn_marl.sim import Poisson, star
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.network.topology import KB
 from ecn_marl.sim.state import PortStats
-from ecn_marl.sim.topology import KB
 
 SETTINGS = ((5, 200, 0.01), (100, 400, 0.2), (640, 5120, 0.01), (5, 10, 1.0))
 """SECN1, SECN2, a deep and a shallow setting."""

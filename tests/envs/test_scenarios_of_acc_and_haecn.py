@@ -16,8 +16,8 @@ from ecn_marl.baselines.evaluation.episodes import Evaluation, evaluation_keys, 
 from ecn_marl.envs.registry import benchmark, lookup, make, scenarios
 from ecn_marl.envs.scenarios import acc_heterogeneous, acc_messages, haecn_fabric
 from ecn_marl.envs.scenarios import acc_network as an
-from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.topology import KB
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.network.topology import KB
 
 NAMES = tuple(name for name in scenarios() if name.startswith(("acc-", "haecn-")))
 SMALL = tuple(name for name in NAMES if "-small-" in name)

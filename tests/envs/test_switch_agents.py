@@ -30,8 +30,8 @@ from ecn_marl.envs.agents import Agents, agents_of
 from ecn_marl.envs.episode import SAME
 from ecn_marl.envs.features import flatten
 from ecn_marl.experiments import policies
-from ecn_marl.sim.incast import Incast
-from ecn_marl.sim.topology import leaf_spine
+from ecn_marl.sim.network.topology import leaf_spine
+from ecn_marl.sim.traffic.incast import Incast
 
 STEPS = 3
 OPTIONS: dict[str, Any] = {

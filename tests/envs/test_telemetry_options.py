@@ -19,12 +19,12 @@ from ecn_marl.envs.ecn import EpisodeSums
 from ecn_marl.envs.episode import EnvState, PhaseEcn
 from ecn_marl.envs.features import FeatureScale, fill, flatten, push
 from ecn_marl.envs.telemetry import Telemetry, first_ports
-from ecn_marl.sim.incast import Incast
-from ecn_marl.sim.jobs import Timeline
-from ecn_marl.sim.phased_incast import PhasedIncast
-from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.stats import from_info, to_info
-from ecn_marl.sim.topology import Link, from_links, leaf_spine
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.core.stats import from_info, to_info
+from ecn_marl.sim.network.topology import Link, from_links, leaf_spine
+from ecn_marl.sim.traffic.incast import Incast
+from ecn_marl.sim.traffic.jobs import Timeline
+from ecn_marl.sim.traffic.phased_incast import PhasedIncast
 
 SCENARIO = "websearch-star-v0"
 STEPS = 9

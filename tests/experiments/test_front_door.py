@@ -22,8 +22,8 @@ from ecn_marl.experiments import policies as po
 from ecn_marl.experiments import searches
 from ecn_marl.experiments.records import Record
 from ecn_marl.sim import Incast, star
-from ecn_marl.sim.jobs import Timeline
-from ecn_marl.sim.phased_incast import PhasedIncast
+from ecn_marl.sim.traffic.jobs import Timeline
+from ecn_marl.sim.traffic.phased_incast import PhasedIncast
 
 pytestmark = pytest.mark.usefixtures("tiny_scenario")
 

@@ -13,8 +13,8 @@ from ecn_marl.envs.registry import make
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.experiments.hindsight import NUDGES, hindsight
 from ecn_marl.experiments.interaction import play
-from ecn_marl.sim.jobs import FlowSets, Requests, Timeline
-from ecn_marl.sim.topology import star
+from ecn_marl.sim.network.topology import star
+from ecn_marl.sim.traffic.jobs import FlowSets, Requests, Timeline
 
 WINDOW_US, WINDOWS, EPISODES = 500.0, 4, 3
 LINE = Timeline((WINDOW_US,) * WINDOWS, names=tuple("abcd"))

@@ -11,8 +11,8 @@ from ecn_marl.envs.actions import EcnSetting
 from ecn_marl.envs.registry import make
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.experiments.interaction import BestResponses, best_response_table, play
-from ecn_marl.sim.jobs import FlowSets, Requests, Timeline
-from ecn_marl.sim.topology import star
+from ecn_marl.sim.network.topology import star
+from ecn_marl.sim.traffic.jobs import FlowSets, Requests, Timeline
 
 LINE = Timeline((500.0, 500.0), names=("load", "serve"))
 SCENARIO = Scenario(

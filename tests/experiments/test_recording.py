@@ -21,7 +21,7 @@ from ecn_marl.envs.registry import make
 from ecn_marl.experiments import engine
 from ecn_marl.experiments import plan as pl
 from ecn_marl.render import record_plots as rp
-from ecn_marl.sim.lifecycle import SLOWDOWN_TOP
+from ecn_marl.sim.core.lifecycle import SLOWDOWN_TOP
 
 EPISODES = 3
 

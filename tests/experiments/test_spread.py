@@ -15,8 +15,8 @@ from ecn_marl.envs.scenario import Scenario
 from ecn_marl.experiments.spread import NEAR, spread
 from ecn_marl.render.spread_plot import spread_plot, spread_table
 from ecn_marl.sim import Poisson, star
-from ecn_marl.sim.collectives import all_to_all, stripe_read
-from ecn_marl.sim.graphs import Graph
+from ecn_marl.sim.traffic.collectives import all_to_all, stripe_read
+from ecn_marl.sim.traffic.graphs import Graph
 
 GRID = (EcnSetting(5.0, 10.0, 1.0), EcnSetting(100.0, 400.0, 0.2), EcnSetting(1e5, 2e5, 0.01))
 NAME = "two-loops-v0"

@@ -12,15 +12,7 @@ from xla_and_lanes import raw
 
 import ecn_marl
 from ecn_marl import lanes
-from ecn_marl.sim import (
-    ClosedLoop,
-    Dcqcn,
-    Graph,
-    Poisson,
-    Simulator,
-    leaf_spine,
-    ring_all_reduce,
-)
+from ecn_marl.sim import ClosedLoop, Dcqcn, Graph, Poisson, Simulator, leaf_spine, ring_all_reduce
 from ecn_marl.sim.random import binomial
 from ecn_marl.sim.simulator import scaled_ecn
 from ecn_marl.sim.state import COUNTS

@@ -15,7 +15,7 @@ from xla_and_lanes import raw
 import ecn_marl
 from ecn_marl import lanes
 from ecn_marl.lanes import mapping
-from ecn_marl.sim.lifecycle import FREE
+from ecn_marl.sim.core.lifecycle import FREE
 from ecn_marl.wrappers import AutoReset
 
 

@@ -16,10 +16,10 @@ pytest.importorskip("numba", reason="extra packets is not installed")
 
 from ecn_marl.packets import packet_simulator
 from ecn_marl.sim import Schedule, Simulator, leaf_spine, scaled_ecn, schedule, star
-from ecn_marl.sim.capacity import Crossings, Overbooking, worst
-from ecn_marl.sim.paths import find_paths
+from ecn_marl.sim.core.paths import find_paths
 from ecn_marl.sim.random import Stream, hash_bits
-from ecn_marl.sim.sizes import HEADER
+from ecn_marl.sim.replay.capacity import Crossings, Overbooking, worst
+from ecn_marl.sim.traffic.sizes import HEADER
 from ecn_marl.sim.transports import parse_transport
 from ecn_marl.sim.units import GBPS
 

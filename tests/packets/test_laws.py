@@ -22,7 +22,7 @@ from packetcases import (
 )
 from tiers import tiers
 
-from ecn_marl.sim import flags
+from ecn_marl.sim.core import flags
 from ecn_marl.sim.transports import parse_transport
 
 ROUNDING_US = 1e-5
@@ -70,7 +70,7 @@ def test_every_byte_and_flow_is_accounted_for_and_no_link_is_overbooked(network,
 @settings(max_examples=25)
 @given(data=st.data())
 def test_a_lone_flow_takes_its_ideal_time(network, data):
-    """`sim.paths` has it as a closed form, which a recurrence over packets agrees with."""
+    """`sim.core.paths` has it as a closed form, which a recurrence over packets agrees with."""
     case = data.draw(cases(network, deep=True))
     alone = {name: column[:1] for name, column in case.flows.items()}
     case = type(case)(alone, case.ecn, case.nic, case.port, case.delay_us, case.seed)

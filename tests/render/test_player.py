@@ -30,7 +30,7 @@ from ecn_marl.render import player
 from ecn_marl.render.axes import common_axes
 from ecn_marl.render.episode import Side, record
 from ecn_marl.sim.metrics import counted
-from ecn_marl.sim.sizes import SLOWDOWN_UNIT
+from ecn_marl.sim.traffic.sizes import SLOWDOWN_UNIT
 
 
 class Phased(EcnEnv):

@@ -14,7 +14,7 @@ from ecn_marl.envs.scenario import Scenario
 from ecn_marl.render import queues
 from ecn_marl.render.episode import record
 from ecn_marl.sim import star
-from ecn_marl.sim.jobs import FlowSets, Timeline
+from ecn_marl.sim.traffic.jobs import FlowSets, Timeline
 
 
 class Watched(NamedTuple):

@@ -13,8 +13,8 @@ from matplotlib.colors import to_rgb
 import ecn_marl
 from ecn_marl.render import frames, layout
 from ecn_marl.render.picture import SHOWN, Painter, scene
-from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.topology import Topology, dumbbell, leaf_spine, parking_lot, star
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.network.topology import Topology, dumbbell, leaf_spine, parking_lot, star
 
 
 @pytest.fixture(scope="module")

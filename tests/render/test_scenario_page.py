@@ -9,7 +9,7 @@ from commands import failure, run
 
 from ecn_marl.envs.registry import make
 from ecn_marl.render.scenario_page import sample_traffic
-from ecn_marl.sim.sizes import size_table
+from ecn_marl.sim.traffic.sizes import size_table
 
 
 @pytest.fixture(scope="module")

@@ -28,8 +28,8 @@ from ecn_marl.envs.parallel import EcnParallelEnv
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.errors import EcnMarlError
 from ecn_marl.sim import Incast, star
-from ecn_marl.sim.sizes import CHUNK
-from ecn_marl.sim.trace import read_flows
+from ecn_marl.sim.traffic.sizes import CHUNK
+from ecn_marl.sim.traffic.trace import read_flows
 
 STEPS = 4
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from roundoff import U
 
-from ecn_marl.sim.tickets import Finished
+from ecn_marl.sim.traffic.tickets import Finished
 
 TICK = 8.0
 NIC = np.full(16, 3125.0, np.float32)

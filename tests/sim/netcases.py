@@ -29,8 +29,8 @@ from ecn_marl.sim import (
     star,
 )
 from ecn_marl.sim.metrics import counter_bytes
-from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.sim.state import COUNTS
+from ecn_marl.sim.traffic.sizes import CHUNK
 from ecn_marl.sim.transports import preset
 
 ROWS = 24

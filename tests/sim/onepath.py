@@ -11,10 +11,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ecn_marl.sim import Ecn, Schedule, Simulator, fat_tree, leaf_spine, schedule, star
-from ecn_marl.sim.capacity import Crossings, Overbooking, worst
-from ecn_marl.sim.paths import find_paths
+from ecn_marl.sim.core.paths import find_paths
 from ecn_marl.sim.random import Stream, hash_bits
-from ecn_marl.sim.sizes import HEADER
+from ecn_marl.sim.replay.capacity import Crossings, Overbooking, worst
+from ecn_marl.sim.traffic.sizes import HEADER
 from ecn_marl.sim.transports import parse_transport
 from ecn_marl.sim.units import GBPS
 

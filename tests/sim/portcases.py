@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ecn_marl.sim import Simulator, leaf_spine, star
+from ecn_marl.sim.network.topology import GBPS, MIB
 from ecn_marl.sim.state import PortStats
-from ecn_marl.sim.topology import GBPS, MIB
 
 LINE = 25 * GBPS
 INTERVAL = 100.0

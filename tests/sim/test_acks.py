@@ -9,7 +9,7 @@ import pytest
 from ear import ALL, LINE, PACKET, STAR, STAR_DROPS, listen, round_trip
 from netcases import wire
 
-from ecn_marl.sim import lifecycle as life
+from ecn_marl.sim.core import lifecycle as life
 
 APART = [
     (1, 0, 1, 0.0),

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from ecn_marl.sim import Dcqcn, Simulator, star
-from ecn_marl.sim.jobs import Timeline
-from ecn_marl.sim.queues import scaled_ecn
+from ecn_marl.sim.core.queues import scaled_ecn
+from ecn_marl.sim.network.topology import GBPS
 from ecn_marl.sim.random import shuffled
-from ecn_marl.sim.sizes import CHUNK
-from ecn_marl.sim.streams import Streams, _rank
-from ecn_marl.sim.topology import GBPS
+from ecn_marl.sim.traffic.jobs import Timeline
+from ecn_marl.sim.traffic.sizes import CHUNK
+from ecn_marl.sim.traffic.streams import Streams, _rank
 
 LINE = Timeline((1000.0, 2000.0))
 SOURCES = (1, 2, 3, 4, 5, 6)

@@ -13,10 +13,10 @@ from onepath import NETWORKS, cases, runner
 from tiers import tiers
 
 from ecn_marl.errors import BrokenInvariant
-from ecn_marl.sim import capacity, fat_tree, star
-from ecn_marl.sim.capacity import Crossings, worst
-from ecn_marl.sim.replay import FlowList, Settings, replay
-from ecn_marl.sim.sizes import HEADER, PAYLOAD
+from ecn_marl.sim import fat_tree, star
+from ecn_marl.sim.replay import FlowList, Settings, capacity, replay
+from ecn_marl.sim.replay.capacity import Crossings, worst
+from ecn_marl.sim.traffic.sizes import HEADER, PAYLOAD
 
 PROGRAMS = {
     "star, 2 µs": ("star", "dcqcn:hpcc-paper", 2.0),

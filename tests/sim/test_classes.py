@@ -26,17 +26,10 @@ from netcases import (
 )
 from roundoff import U
 
-from ecn_marl.sim import (
-    Dcqcn,
-    Ecn,
-    Schedule,
-    Simulator,
-    schedule,
-    star,
-)
+from ecn_marl.sim import Dcqcn, Ecn, Schedule, Simulator, schedule, star
 from ecn_marl.sim.config import TrafficClass
+from ecn_marl.sim.core.queues import round_robin, tail_drop
 from ecn_marl.sim.feedback import FINE
-from ecn_marl.sim.queues import round_robin, tail_drop
 from ecn_marl.sim.transports import Dctcp, Mixed, Reno
 
 LINE = 3125.0

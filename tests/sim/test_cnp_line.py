@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ecn_marl.sim import lifecycle as life
+from ecn_marl.sim.core import lifecycle as life
 from ecn_marl.sim.feedback import Line, cnp
 
 WORDS, STEPS = 2, 1200

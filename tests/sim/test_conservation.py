@@ -26,7 +26,7 @@ from netcases import (
 from roundoff import U64, U
 
 from ecn_marl.sim.metrics import counted
-from ecn_marl.sim.sizes import CHUNK, SIZE_CLASSES, SLOWDOWN_UNIT
+from ecn_marl.sim.traffic.sizes import CHUNK, SIZE_CLASSES, SLOWDOWN_UNIT
 
 
 @pytest.mark.slow

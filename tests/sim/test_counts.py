@@ -24,11 +24,11 @@ from tiers import tiers
 
 from ecn_marl.sim import Dcqcn, Schedule, Simulator, leaf_spine, scaled_ecn, schedule, star
 from ecn_marl.sim.config import counters
-from ecn_marl.sim.lifecycle import FREE
+from ecn_marl.sim.core.lifecycle import FREE
+from ecn_marl.sim.core.stats import from_info, idle, merge, summarise, to_info
 from ecn_marl.sim.metrics import counter_bytes
-from ecn_marl.sim.sizes import CHUNK
 from ecn_marl.sim.state import COUNTS
-from ecn_marl.sim.stats import from_info, idle, merge, summarise, to_info
+from ecn_marl.sim.traffic.sizes import CHUNK
 
 US = 100
 """Length of an interval, µs."""

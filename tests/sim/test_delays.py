@@ -11,10 +11,10 @@ import numpy as np
 from netcases import flow_list, program, start
 
 from ecn_marl.sim import Ecn, Schedule, Simulator, leaf_spine, schedule
+from ecn_marl.sim.core.paths import find_paths
 from ecn_marl.sim.metrics import histogram_quantile
-from ecn_marl.sim.paths import find_paths
 from ecn_marl.sim.random import hash_bits
-from ecn_marl.sim.sizes import SIZE_CLASSES
+from ecn_marl.sim.traffic.sizes import SIZE_CLASSES
 from ecn_marl.sim.transports import Dcqcn
 
 ROWS = [(0, 4, 300_000, 0.0), (1, 4, 300_000, 0.0), (0, 1, 900_000, 5.0), (2, 5, 40_000, 20.0)]

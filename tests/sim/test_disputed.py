@@ -16,9 +16,9 @@ from scipy.optimize import brentq
 
 from ecn_marl import packets
 from ecn_marl.sim import star, theory
+from ecn_marl.sim.network.topology import Link, from_links, parking_lot
 from ecn_marl.sim.replay import Settings, replay
-from ecn_marl.sim.topology import Link, from_links, parking_lot
-from ecn_marl.sim.trace import FlowList
+from ecn_marl.sim.traffic.trace import FlowList
 from ecn_marl.sim.transports import Dcqcn
 
 pytest.importorskip("numba", reason="extra packets is not installed")

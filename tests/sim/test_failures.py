@@ -35,12 +35,12 @@ from ecn_marl.sim import (
     schedule,
     star,
 )
-from ecn_marl.sim import lifecycle as life
-from ecn_marl.sim.failures import NEVER, fail_links, links_up
+from ecn_marl.sim.core import lifecycle as life
+from ecn_marl.sim.core.failures import NEVER, fail_links, links_up
+from ecn_marl.sim.core.paths import find_paths
+from ecn_marl.sim.core.tick import prepare
 from ecn_marl.sim.metrics import counter_bytes
-from ecn_marl.sim.paths import find_paths
-from ecn_marl.sim.tick import prepare
-from ecn_marl.sim.traffic import Offer
+from ecn_marl.sim.traffic.base import Offer
 from ecn_marl.sim.transports import RateAgent
 
 LINE = 3125.0

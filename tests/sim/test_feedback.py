@@ -10,7 +10,7 @@ import pytest
 from netcases import STAR, STAR_PRIORITY, alone_us, simulate, wire
 
 from ecn_marl.sim import Ecn
-from ecn_marl.sim import lifecycle as life
+from ecn_marl.sim.core import lifecycle as life
 from ecn_marl.sim.feedback.cnp import set_bit
 from ecn_marl.sim.transports import preset
 

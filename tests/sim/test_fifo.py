@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ecn_marl.sim import fifo
+from ecn_marl.sim.core import fifo
 
 TICK_US, DT_US, RATE = 10.0, 2.0, 12500.0
 STEPS = round(TICK_US / DT_US)

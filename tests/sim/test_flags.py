@@ -12,19 +12,11 @@ from netcases import RANDOM, STAR, STAR_DROPS, Run, network, simulate, start, wi
 from tiers import tiers
 
 from ecn_marl import lanes
-from ecn_marl.sim import (
-    Dcqcn,
-    Poisson,
-    Schedule,
-    Simulator,
-    flags,
-    leaf_spine,
-    scaled_ecn,
-    star,
-)
+from ecn_marl.sim import Dcqcn, Poisson, Schedule, Simulator, leaf_spine, scaled_ecn, star
 from ecn_marl.sim.config import TrafficClass
+from ecn_marl.sim.core import flags
 from ecn_marl.sim.metrics import counted
-from ecn_marl.sim.sizes import CHUNK
+from ecn_marl.sim.traffic.sizes import CHUNK
 from ecn_marl.sim.transports import parse_transport
 
 MARK_ALL = (1e-3, 2e-3, 1.0)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ecn_marl.sim import Schedule, Simulator, leaf_spine, schedule
-from ecn_marl.sim.flow_checks import MAX_TOTAL
 from ecn_marl.sim.replay import Settings, replay
-from ecn_marl.sim.trace import FlowList, read_flows
+from ecn_marl.sim.traffic.flow_checks import MAX_TOTAL
+from ecn_marl.sim.traffic.trace import FlowList, read_flows
 
 SPINE = leaf_spine(2, 2, 2)
 DUAL = leaf_spine(4, 1, 2, nics_per_server=2)

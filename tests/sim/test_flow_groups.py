@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ecn_marl.sim.flow_groups import ENDLESS_CHUNKS, FlowGroup
 from ecn_marl.sim.metrics import counter_bytes
+from ecn_marl.sim.network.topology import star
 from ecn_marl.sim.simulator import Simulator, scaled_ecn
-from ecn_marl.sim.sizes import CHUNK
-from ecn_marl.sim.topology import star
+from ecn_marl.sim.traffic.flow_groups import ENDLESS_CHUNKS, FlowGroup
+from ecn_marl.sim.traffic.sizes import CHUNK
 from ecn_marl.sim.transports import parse_transport
 
 NIC = jnp.full((5,), 12500.0)

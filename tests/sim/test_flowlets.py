@@ -15,18 +15,10 @@ from packet_paths import ACK, PACKET, Message, send
 from roundoff import U
 
 import ecn_marl
-from ecn_marl.sim import (
-    Dcqcn,
-    Schedule,
-    Simulator,
-    flowlets,
-    leaf_spine,
-    scaled_ecn,
-    schedule,
-    star,
-)
-from ecn_marl.sim import lifecycle as life
-from ecn_marl.sim.failures import NEVER
+from ecn_marl.sim import Dcqcn, Schedule, Simulator, leaf_spine, scaled_ecn, schedule, star
+from ecn_marl.sim.core import flowlets
+from ecn_marl.sim.core import lifecycle as life
+from ecn_marl.sim.core.failures import NEVER
 from ecn_marl.sim.transports import Hpcc, RateAgent
 
 LINE = 12.5

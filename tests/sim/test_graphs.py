@@ -26,11 +26,11 @@ from ecn_marl.sim import (
     star,
     tree_all_reduce,
 )
-from ecn_marl.sim.collectives import stripe_read
-from ecn_marl.sim.graphs import Node, graph_params, most_at_once
 from ecn_marl.sim.metrics import counter_bytes, source_metrics
-from ecn_marl.sim.sizes import CHUNK
-from ecn_marl.sim.tickets import TIME_UNIT
+from ecn_marl.sim.traffic.collectives import stripe_read
+from ecn_marl.sim.traffic.graphs import Node, graph_params, most_at_once
+from ecn_marl.sim.traffic.sizes import CHUNK
+from ecn_marl.sim.traffic.tickets import TIME_UNIT
 
 NODES, EDGES = 8, 16
 

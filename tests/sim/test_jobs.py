@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from netcases import kolmogorov
 from roundoff import U64
 
-from ecn_marl.sim.incast import Incast
-from ecn_marl.sim.jobs import FlowSets, Requests, Timeline, clock_of
-from ecn_marl.sim.phased_incast import PhasedIncast
-from ecn_marl.sim.sizes import size_table
+from ecn_marl.sim.traffic.incast import Incast
+from ecn_marl.sim.traffic.jobs import FlowSets, Requests, Timeline, clock_of
+from ecn_marl.sim.traffic.phased_incast import PhasedIncast
+from ecn_marl.sim.traffic.sizes import size_table
 
 LINE = Timeline((3000.0, 1000.0, 2000.0), length_jitter=0.5)
 NIC = np.full(6, 3125.0, np.float32)

@@ -16,17 +16,9 @@ import pytest
 from tiers import tiers
 
 from ecn_marl import lanes
-from ecn_marl.sim import (
-    Ecn,
-    Schedule,
-    Simulator,
-    Topology,
-    fat_tree,
-    leaf_spine,
-    schedule,
-)
-from ecn_marl.sim.sizes import HEADER, PAYLOAD
-from ecn_marl.sim.topology import GBPS
+from ecn_marl.sim import Ecn, Schedule, Simulator, Topology, fat_tree, leaf_spine, schedule
+from ecn_marl.sim.network.topology import GBPS
+from ecn_marl.sim.traffic.sizes import HEADER, PAYLOAD
 from ecn_marl.sim.transports import parse_transport
 
 SENDERS, BURSTS, DT = 15, 8, 2.0

@@ -15,12 +15,12 @@ from netcases import alone_us, wire
 from roundoff import U
 
 from ecn_marl.sim import Poisson, Simulator, leaf_spine
-from ecn_marl.sim.lifecycle import SLOWDOWN_TOP, slowdown_bin
+from ecn_marl.sim.core.lifecycle import SLOWDOWN_TOP, slowdown_bin
+from ecn_marl.sim.core.paths import find_paths
 from ecn_marl.sim.metrics import counter_bytes, histogram_quantile, slowdown_summary
-from ecn_marl.sim.paths import find_paths
 from ecn_marl.sim.random import hash_bits
-from ecn_marl.sim.schedules import Schedule, schedule
-from ecn_marl.sim.sizes import CHUNK
+from ecn_marl.sim.traffic.schedules import Schedule, schedule
+from ecn_marl.sim.traffic.sizes import CHUNK
 
 SPINES = 4
 TOPOLOGY = leaf_spine(3, 2, SPINES)

@@ -31,8 +31,8 @@ from ecn_marl.sim import (
     star,
 )
 from ecn_marl.sim.metrics import source_metrics
-from ecn_marl.sim.sizing import slots_for
-from ecn_marl.sim.tickets import TIME_UNIT
+from ecn_marl.sim.traffic.sizing import slots_for
+from ecn_marl.sim.traffic.tickets import TIME_UNIT
 
 LOOP = ClosedLoop((0, 1, 2), (2, 3, 4), depth=2, request=(0.1, 1.0), response=64.0, width=8)
 

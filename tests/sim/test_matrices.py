@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import ecn_marl
-from ecn_marl.sim import Poisson, leaf_spine, matrices, sizing, star
+from ecn_marl.sim import Poisson, leaf_spine, star
+from ecn_marl.sim.traffic import matrices, sizing
 
 KEY = jax.random.key(3)
 

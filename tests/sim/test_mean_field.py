@@ -24,8 +24,8 @@ from roundoff import U64
 from tiers import tiers
 
 from ecn_marl.sim import Ecn, Schedule, Simulator, schedule, star, theory
-from ecn_marl.sim.queues import mark_probability
-from ecn_marl.sim.sizes import counter_value
+from ecn_marl.sim.core.queues import mark_probability
+from ecn_marl.sim.traffic.sizes import counter_value
 from ecn_marl.sim.transports import preset
 from ecn_marl.sim.transports.dcqcn import DcqcnParams
 from ecn_marl.sim.transports.dcqcn_fluid import DcqcnFluid, _events

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from roundoff import TINY, U
 
-from ecn_marl.sim import lifecycle as life
-from ecn_marl.sim.nic import LAST_BYTE, Nic, events, send, water_level
-from ecn_marl.sim.sizes import CHUNK
+from ecn_marl.sim.core import lifecycle as life
+from ecn_marl.sim.core.nic import LAST_BYTE, Nic, events, send, water_level
+from ecn_marl.sim.traffic.sizes import CHUNK
 
 N_FLOWS = 8
 

@@ -19,8 +19,8 @@ from netcases import (
 )
 
 from ecn_marl.sim import Poisson, Simulator, leaf_spine
-from ecn_marl.sim import lifecycle as life
-from ecn_marl.sim.pfc import decide as thresholds
+from ecn_marl.sim.core import lifecycle as life
+from ecn_marl.sim.core.pfc import decide as thresholds
 
 LINE = 3125.0
 INCAST = [(s, 0, 1_000_000, 0.0) for s in range(1, 9)]

@@ -13,7 +13,7 @@ from ear import LINE, PACKET, STAR, listen, round_trip
 from netcases import wire
 
 from ecn_marl.sim import feedback as fb
-from ecn_marl.sim import lifecycle as life
+from ecn_marl.sim.core import lifecycle as life
 
 
 @pytest.mark.parametrize(("delay_us", "share"), [(0.0, 1.0), (1.0, 1.0), (1.0, 0.02), (31.7, 0.4)])

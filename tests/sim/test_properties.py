@@ -39,9 +39,9 @@ from ecn_marl.sim import (
     star,
 )
 from ecn_marl.sim.config import TrafficClass
-from ecn_marl.sim.failures import fail_links
+from ecn_marl.sim.core.failures import fail_links
+from ecn_marl.sim.core.lifecycle import DONE
 from ecn_marl.sim.feedback import Feedback
-from ecn_marl.sim.lifecycle import DONE
 from ecn_marl.sim.metrics import counter_bytes
 from ecn_marl.sim.transports import Dctcp, Mixed, Reno, parse_transport, transports
 

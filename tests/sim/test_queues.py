@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as npst
 from roundoff import TINY, U
 
 from ecn_marl.sim import Poisson, Simulator, leaf_spine, scaled_ecn, star
-from ecn_marl.sim.queues import (
+from ecn_marl.sim.core.queues import (
     PARTS,
     Burst,
     Ecn,
@@ -22,7 +22,7 @@ from ecn_marl.sim.queues import (
     mark_probability,
     serve_level,
 )
-from ecn_marl.sim.ways import MAX_MARK
+from ecn_marl.sim.core.ways import MAX_MARK
 
 N_PORTS, N_FLOWS = 3, 8
 

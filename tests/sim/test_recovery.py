@@ -17,7 +17,7 @@ import ecn_marl
 from ecn_marl.sim import Dcqcn, Poisson, Simulator, scaled_ecn, star
 from ecn_marl.sim.config import TrafficClass
 from ecn_marl.sim.metrics import counter_bytes
-from ecn_marl.sim.schedules import Schedule, schedule
+from ecn_marl.sim.traffic.schedules import Schedule, schedule
 from ecn_marl.sim.transports import DcqcnFluid, Dctcp, Hpcc, RateAgent, Reno, Timely
 
 LINE = 3125.0  # bytes/us

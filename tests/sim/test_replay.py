@@ -11,9 +11,9 @@ import pytest
 from netcases import alone_us, standalone_us
 from tiers import tiers
 
+from ecn_marl.sim.network.topology import leaf_spine, star
 from ecn_marl.sim.replay import Settings, replay, write_fct, write_queues
-from ecn_marl.sim.topology import leaf_spine, star
-from ecn_marl.sim.trace import FlowList
+from ecn_marl.sim.traffic.trace import FlowList
 
 STAR = star(5)
 SPINE = leaf_spine(2, 2, 2)

@@ -21,16 +21,15 @@ from ecn_marl.sim import (
     acc_testbed,
     from_links,
     leaf_spine,
-    matrices,
     ring_all_reduce,
     scaled_ecn,
-    sizing,
     star,
 )
-from ecn_marl.sim.jobs import FlowSets, Requests, Timeline
-from ecn_marl.sim.servers import burst
-from ecn_marl.sim.topology import GBPS, Link
-from ecn_marl.sim.trace import read_flows
+from ecn_marl.sim.network.servers import burst
+from ecn_marl.sim.network.topology import GBPS, Link
+from ecn_marl.sim.traffic import matrices, sizing
+from ecn_marl.sim.traffic.jobs import FlowSets, Requests, Timeline
+from ecn_marl.sim.traffic.trace import read_flows
 
 DUAL = leaf_spine(4, 3, 2, nics_per_server=2)
 """Six servers: NICs 0..2 and 3..5 of the first pair of leaves, 6..8 and 9..11 of the second."""

@@ -24,9 +24,9 @@ from tiers import tiers
 
 from ecn_marl.sim.config import TrafficClass
 from ecn_marl.sim.metrics import counted, histogram_quantile
-from ecn_marl.sim.sizes import CHUNK, SIZE_CLASSES, SLOWDOWN_UNIT
-from ecn_marl.sim.tickets import TIME_UNIT
-from ecn_marl.sim.topology import MIB, star
+from ecn_marl.sim.network.topology import MIB, star
+from ecn_marl.sim.traffic.sizes import CHUNK, SIZE_CLASSES, SLOWDOWN_UNIT
+from ecn_marl.sim.traffic.tickets import TIME_UNIT
 
 LINE = 3125.0
 """25 Gb/s in bytes/µs."""

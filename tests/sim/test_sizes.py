@@ -12,8 +12,8 @@ from tiers import tiers
 
 from ecn_marl.sim import Simulator, scaled_ecn, star
 from ecn_marl.sim.metrics import counted, counter_bytes
-from ecn_marl.sim.schedules import Schedule, schedule
-from ecn_marl.sim.sizes import (
+from ecn_marl.sim.traffic.schedules import Schedule, schedule
+from ecn_marl.sim.traffic.sizes import (
     SLOWDOWN_UNIT,
     add_headers,
     counter_value,

@@ -10,9 +10,10 @@ from tiers import tiers
 
 import ecn_marl
 from ecn_marl import Scenario
-from ecn_marl.sim import Incast, Poisson, leaf_spine, scaled_ecn, sizing, star
-from ecn_marl.sim.sizes import size_table
-from ecn_marl.sim.topology import GBPS
+from ecn_marl.sim import Incast, Poisson, leaf_spine, scaled_ecn, star
+from ecn_marl.sim.network.topology import GBPS
+from ecn_marl.sim.traffic import sizing
+from ecn_marl.sim.traffic.sizes import size_table
 
 SETTINGS = ((5.0, 200.0, 0.01), (100.0, 400.0, 0.2), (5.0, 10.0, 1.0), (640.0, 5120.0, 0.01))
 TICK = 20.0

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from roundoff import U
 
-from ecn_marl.sim.lifecycle import empty_flows
-from ecn_marl.sim.slots import in_use, kept, look_up, look_up_fields, look_up_one, segment_sum
+from ecn_marl.sim.core.lifecycle import empty_flows
+from ecn_marl.sim.core.slots import in_use, kept, look_up, look_up_fields, look_up_one, segment_sum
 
 
 def floats(low, high, size):

@@ -18,10 +18,10 @@ from packet_paths import ACK, PACKET, Message, send
 from tiers import tiers
 
 from ecn_marl.sim import fat_tree, leaf_spine, scaled_ecn, schedule
-from ecn_marl.sim.failures import NEVER
-from ecn_marl.sim.paths import find_paths
+from ecn_marl.sim.core.failures import NEVER
+from ecn_marl.sim.core.paths import find_paths
 from ecn_marl.sim.state import COUNTS
-from ecn_marl.sim.traffic import Offer
+from ecn_marl.sim.traffic.base import Offer
 from ecn_marl.sim.transports import preset
 
 PATHS = network(leaf_spine(2, 4, 2, uplink_gbps=25.0))

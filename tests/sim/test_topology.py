@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from netcases import OFF, QUICK, alone_us, flow_list, network
 
-from ecn_marl.sim import routing, scaled_ecn, schedule
-from ecn_marl.sim.topology import (
+from ecn_marl.sim import scaled_ecn, schedule
+from ecn_marl.sim.network import routing
+from ecn_marl.sim.network.topology import (
     Link,
     dumbbell,
     fat_tree,

@@ -7,9 +7,9 @@ import gzip
 import numpy as np
 import pytest
 
-from ecn_marl.sim.flow_checks import MAX_TOTAL
-from ecn_marl.sim.topology import leaf_spine, star
-from ecn_marl.sim.trace import read_flows
+from ecn_marl.sim.network.topology import leaf_spine, star
+from ecn_marl.sim.traffic.flow_checks import MAX_TOTAL
+from ecn_marl.sim.traffic.trace import read_flows
 
 HEADER = "flow_id,src,dst,size_B,start_ns"
 GOOD = f"{HEADER}\n7,1,0,1000,0\n3,2,0,2000,1500.5\n"

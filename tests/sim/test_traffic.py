@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from netcases import kolmogorov, wire
 from roundoff import U
 
-from ecn_marl.sim.incast import Incast
-from ecn_marl.sim.poisson import Poisson, PoissonParams
 from ecn_marl.sim.random import uniform
-from ecn_marl.sim.schedules import Schedule, schedule, widest_tick
-from ecn_marl.sim.sizes import (
+from ecn_marl.sim.traffic.incast import Incast
+from ecn_marl.sim.traffic.poisson import Poisson, PoissonParams
+from ecn_marl.sim.traffic.schedules import Schedule, schedule, widest_tick
+from ecn_marl.sim.traffic.sizes import (
     CHUNK,
     TABLES,
     make_table,
@@ -41,7 +41,7 @@ NIC = np.array([3125.0, 3125.0, 12500.0, 6250.0], np.float32)
 @cache
 def published(name):
     """First line, sizes and probabilities of a table, read with the csv module."""
-    text = resources.files("ecn_marl.sim").joinpath("data", f"{name}.csv").read_text()
+    text = resources.files("ecn_marl.sim.traffic").joinpath("data", f"{name}.csv").read_text()
     first, header, *rows = text.splitlines()
     assert header == "bytes,cdf"
     values = [(float(a), float(b)) for a, b in csv.reader(rows)]
@@ -57,7 +57,7 @@ def test_table_mean_is_the_published_one(name):
 
 
 def test_no_table_is_left_out():
-    files = resources.files("ecn_marl.sim").joinpath("data").iterdir()
+    files = resources.files("ecn_marl.sim.traffic").joinpath("data").iterdir()
     assert {f.name.removesuffix(".csv") for f in files if f.name.endswith(".csv")} == set(TABLES)
 
 

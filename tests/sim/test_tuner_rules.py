@@ -16,8 +16,8 @@ from portcases import IDLE, INTERVAL, LINE, ONE, SPINE, SWITCH, statistics
 from roundoff import U
 
 from ecn_marl.sim import Simulator
-from ecn_marl.sim.queues import mark_probability
-from ecn_marl.sim.topology import MIB
+from ecn_marl.sim.core.queues import mark_probability
+from ecn_marl.sim.network.topology import MIB
 from ecn_marl.sim.tuners import (
     BufferCoupled,
     EcnSharp,

@@ -14,8 +14,8 @@ from portcases import INTERVAL, SPINE, SWITCH, network, statistics
 from roundoff import U
 
 from ecn_marl.sim import Simulator
+from ecn_marl.sim.network.topology import GBPS
 from ecn_marl.sim.state import PortStats
-from ecn_marl.sim.topology import GBPS
 from ecn_marl.sim.tuners import (
     TUNERS,
     BufferCoupled,

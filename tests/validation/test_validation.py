@@ -11,7 +11,7 @@ import pytest
 from commands import run
 
 from ecn_marl.render.validation_table import error_text, figure, tolerance_text, verdict_text
-from ecn_marl.sim.topology import star
+from ecn_marl.sim.network.topology import star
 from ecn_marl.validation import (
     endurance,
     expected,

@@ -78,7 +78,7 @@ class Share(NamedTuple):
         label: what it is a share of, in words.
         affected: columns that are added up.
         base: column that they are a share of.
-        flags: names of the flags that are raised with it, see `sim.flags`.
+        flags: names of the flags that are raised with it, see `sim.core.flags`.
     """
 
     label: str
@@ -106,7 +106,7 @@ def invalid_reasons(columns: Mapping[str, np.ndarray]) -> list[str]:
     The rule, over all episodes of a result together: more than 0.1 % (`TOLERANCE`) of what a
     structure of fixed size holds was affected: of the flows by too few slots or too small a width,
     of the bytes by full buffers, of the flow-ticks by too short a history or too few ways. Other
-    flags (`sim.flags`), which have no such share, count if they are raised in any episode.
+    flags (`sim.core.flags`), which have no such share, count if they are raised in any episode.
 
     Other drops than those that PFC should have kept from happening are no reason: they are a signal
     of congestion.

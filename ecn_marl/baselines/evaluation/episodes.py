@@ -35,8 +35,8 @@ from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.evaluation.windows import counters, ends, in_windows, window_columns
 from ecn_marl.envs.episode import FLOWLETS, PORT_METRICS, SHARE, PhaseEcn
 from ecn_marl.envs.interface import Environment, MeasuredEnvironment, PortEnvironment
+from ecn_marl.sim.core.queues import Ecn
 from ecn_marl.sim.metrics import histogram_quantile
-from ecn_marl.sim.queues import Ecn
 from ecn_marl.wrappers import Lanes
 
 Decision = Array | Ecn

@@ -15,7 +15,7 @@ from jaxtyping import Array, PyTree
 from ecn_marl.baselines.evaluation import traces
 from ecn_marl.baselines.evaluation.own_policies import HostPolicy
 from ecn_marl.baselines.evaluation.windows import counters, ends, in_windows
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.core.queues import Ecn
 
 
 @runtime_checkable

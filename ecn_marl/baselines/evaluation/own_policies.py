@@ -19,7 +19,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl.baselines.evaluation import traces
 from ecn_marl.envs.agent_checks import check_actions
 from ecn_marl.envs.interface import PortEnvironment
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.core.queues import Ecn
 
 
 class PurePolicy:

@@ -16,8 +16,8 @@ from ecn_marl._errors import bad_value
 from ecn_marl.envs.features import fill, flatten, push
 from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.envs.queues import THRESHOLDS
-from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.stats import from_info
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.core.stats import from_info
 
 
 class Memory(NamedTuple):

@@ -21,9 +21,9 @@ from jaxtyping import Array, PyTree
 from ecn_marl._errors import bad_value
 from ecn_marl._tables import Coded, Column
 from ecn_marl.baselines.evaluation.completion import SIZES
-from ecn_marl.sim import capacity
-from ecn_marl.sim import lifecycle as life
-from ecn_marl.sim.sizes import SIZE_CLASSES
+from ecn_marl.sim.core import lifecycle as life
+from ecn_marl.sim.replay import capacity
+from ecn_marl.sim.traffic.sizes import SIZE_CLASSES
 
 TRACE = "trace"
 """Entry of an episode's metrics that holds its trace."""
@@ -162,7 +162,7 @@ def flow_columns(env: Any, params: PyTree, trace: Mapping[str, Any]) -> dict[str
 
 
 def check_flows(env: Any, params: PyTree, columns: Mapping[str, Any]) -> None:
-    """Hold the flows of an episode against what every link can have carried, see `sim.capacity`.
+    """Hold the flows of an episode against what links can have carried, see `sim.replay.capacity`.
 
     Args:
         env: the environment.

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.evaluation.completion import SIZES
 from ecn_marl.envs.episode import EnvState
-from ecn_marl.sim.sizes import CHUNK, SLOWDOWN_UNIT
+from ecn_marl.sim.traffic.sizes import CHUNK, SLOWDOWN_UNIT
 
 PREFIX = "windows:"
 """Prefix of metrics and columns of windows; a column's name ends with the number of its window."""

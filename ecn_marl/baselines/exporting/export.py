@@ -16,7 +16,7 @@ from ecn_marl.baselines.exporting.policy import ACTIVATIONS, GRU, Policy
 from ecn_marl.baselines.rl.distributions import Head
 from ecn_marl.envs.agents import check_ports_act
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.sim.topology import KB
+from ecn_marl.sim.network.topology import KB
 
 ACTIVATION = "tanh"
 """Activation of `networks.Mlp`."""

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ecn_marl.baselines.rl.q_learning import discrete_head
 from ecn_marl.envs.interface import Environment
-from ecn_marl.sim.topology import Topology
+from ecn_marl.sim.network.topology import Topology
 
 
 def port_tiers(topology: Topology) -> tuple[int, ...]:

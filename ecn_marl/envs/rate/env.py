@@ -35,10 +35,10 @@ from ecn_marl.envs.actions import parse_ecn
 from ecn_marl.envs.rate.actions import Factor
 from ecn_marl.envs.rate.monitor import MONITORED, Monitor, empty_monitor, watch
 from ecn_marl.envs.spaces import Box, Space, of_agents
-from ecn_marl.sim import lifecycle as life
+from ecn_marl.sim.core import lifecycle as life
+from ecn_marl.sim.network.topology import GBPS
 from ecn_marl.sim.simulator import Ecn, SimParams, SimState, Simulator
 from ecn_marl.sim.state import PortSums
-from ecn_marl.sim.topology import GBPS
 from ecn_marl.sim.transports import RateAgent
 from ecn_marl.sim.transports.rate_agent import RateAgentState
 
@@ -247,7 +247,7 @@ class RateEnv:
             by their horizon. `info` has per-flow arrays `[F]`: `acts`, `rate` (over that of the
             NIC), `inflation` and `x` of the last event, and of the flow's last port in this step
             `utilisation` (ACKs included) and `queue_us`; and the episode's `flags`, see
-            `sim.flags`.
+            `sim.core.flags`.
         """
         del key
         next_state, sums = self.advance(state, action, params)

@@ -18,7 +18,7 @@ For a long flow that short ones interrupt, from the interruption on:
 rate again, in steps of a row; NaN if that does not happen |
 | `long_bandwidth` | the long flow's share of the line rate, to the end of the episode |
 
-Last, `flags`: structures of fixed size that were too small, see `sim.flags`.
+Last, `flags`: structures of fixed size that were too small, see `sim.core.flags`.
 
 Congested ports are those towards hosts that receive flows. Everything is measured from the end of
 the warm-up on. The paper does not state its window of time, nor what "recovered" means.
@@ -44,9 +44,9 @@ from ecn_marl._flags import FLAGGED
 from ecn_marl.envs.rate.env import RateEnv, RateState, thresholds
 from ecn_marl.envs.rate.scenarios import RateScenario
 from ecn_marl.sim.metrics import counter_bytes
+from ecn_marl.sim.network.topology import GBPS
 from ecn_marl.sim.simulator import SimParams, SimState, Simulator
 from ecn_marl.sim.state import PortSums
-from ecn_marl.sim.topology import GBPS
 
 MOST_IN_LANES = 512
 """Flows up to which environments run in `lanes`; with more, XLA alone fills its vectors."""

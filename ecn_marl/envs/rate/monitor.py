@@ -23,9 +23,9 @@ from flax import struct
 from jaxtyping import Array, Bool
 
 from ecn_marl._types import Leaf
-from ecn_marl.sim import lifecycle as life
+from ecn_marl.sim.core import lifecycle as life
 from ecn_marl.sim.simulator import SimState
-from ecn_marl.sim.sizes import CHUNK
+from ecn_marl.sim.traffic.sizes import CHUNK
 
 MONITORED = ("latency_gradient", "latency_ratio", "send_ratio", "throughput", "loss")
 """Columns that need a `Monitor`."""

@@ -20,10 +20,10 @@ from ecn_marl._checks import Real, Whole, check
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.envs.rate.actions import Factor, factor_codec
 from ecn_marl.envs.rate.env import COLUMNS, RateEnv
-from ecn_marl.sim.flow_groups import FlowGroup
-from ecn_marl.sim.links import DELAY, RATE
+from ecn_marl.sim.network.links import DELAY, RATE
+from ecn_marl.sim.network.topology import star
 from ecn_marl.sim.simulator import Simulator
-from ecn_marl.sim.topology import star
+from ecn_marl.sim.traffic.flow_groups import FlowGroup
 from ecn_marl.sim.transports import Transport, as_transport
 
 HOSTS = {

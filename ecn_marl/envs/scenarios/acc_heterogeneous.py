@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import acc_network as an
-from ecn_marl.sim.jobs import Timeline
-from ecn_marl.sim.streams import Streams
+from ecn_marl.sim.traffic.jobs import Timeline
+from ecn_marl.sim.traffic.streams import Streams
 
 PART_US = 100e6
 """Length of a part in the paper."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import acc_network as an
 from ecn_marl.envs.scenarios.pings import pings
-from ecn_marl.sim.incast import Incast
+from ecn_marl.sim.traffic.incast import Incast
 
 FLOW_KB = 2000.0
 

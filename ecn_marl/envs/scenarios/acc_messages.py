@@ -11,8 +11,8 @@ import numpy as np
 
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import acc_network as an
-from ecn_marl.sim.poisson import Poisson
-from ecn_marl.sim.topology import Topology, star
+from ecn_marl.sim.network.topology import Topology, star
+from ecn_marl.sim.traffic.poisson import Poisson
 
 TABLE = "AccMessages"
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ecn_marl.sim.topology import Topology, acc_testbed, leaf_spine
+from ecn_marl.sim.network.topology import Topology, acc_testbed, leaf_spine
 
 FACTOR, SMALL_FACTOR = 1_000.0, 10_000.0
 """Divisors of the paper's times: 100 s are 100 ms, and 10 ms in small scenarios."""

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import acc_network as an
-from ecn_marl.sim.incast import Incast
-from ecn_marl.sim.jobs import Timeline
-from ecn_marl.sim.phased_incast import PhasedIncast
-from ecn_marl.sim.topology import star
+from ecn_marl.sim.network.topology import star
+from ecn_marl.sim.traffic.incast import Incast
+from ecn_marl.sim.traffic.jobs import Timeline
+from ecn_marl.sim.traffic.phased_incast import PhasedIncast
 
 SENDERS = {10.0: (8, 64), 100.0: (4, 32), 1_000.0: (2, 8), 10_000.0: (2, 4)}
 """Fewest and most flows of a burst, by their payload (KB)."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import acc_network as an
-from ecn_marl.sim.loops import ClosedLoop
+from ecn_marl.sim.traffic.loops import ClosedLoop
 
 REQUEST_KB = 0.1
 """Payload of the command of a read, and of the acknowledgement of a write."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import acc_network as an
-from ecn_marl.sim.jobs import Timeline
-from ecn_marl.sim.streams import Streams
-from ecn_marl.sim.topology import star
+from ecn_marl.sim.network.topology import star
+from ecn_marl.sim.traffic.jobs import Timeline
+from ecn_marl.sim.traffic.streams import Streams
 
 SHARES = {"rdma": 0.7, "tcp": 0.3}
 """Weights of the classes."""

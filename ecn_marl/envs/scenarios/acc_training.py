@@ -12,8 +12,8 @@ from __future__ import annotations
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import acc_network as an
 from ecn_marl.envs.scenarios.pings import WAITING, pings
-from ecn_marl.sim.collectives import parameter_server
-from ecn_marl.sim.graphs import Graph
+from ecn_marl.sim.traffic.collectives import parameter_server
+from ecn_marl.sim.traffic.graphs import Graph
 
 MODEL_BYTES = 102_400_000
 

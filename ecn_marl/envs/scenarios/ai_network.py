@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ecn_marl.sim.topology import Topology, leaf_spine
+from ecn_marl.sim.network.topology import Topology, leaf_spine
 from ecn_marl.sim.units import GBPS
 
 HOST_GBPS = 100.0

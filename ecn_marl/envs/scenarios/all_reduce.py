@@ -11,8 +11,8 @@ from __future__ import annotations
 from ecn_marl.envs.objectives import Part
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import ai_network as ai
-from ecn_marl.sim.collectives import ring_all_reduce
-from ecn_marl.sim.graphs import Graph
+from ecn_marl.sim.traffic.collectives import ring_all_reduce
+from ecn_marl.sim.traffic.graphs import Graph
 
 HOSTS, GRADIENTS = tuple(range(12)), 12_000_000
 """Hosts of the job, six on each leaf, and bytes of its gradients."""

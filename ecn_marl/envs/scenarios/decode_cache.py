@@ -13,8 +13,8 @@ from __future__ import annotations
 from ecn_marl.envs.objectives import Part
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import ai_network as ai
-from ecn_marl.sim.collectives import stripe_read
-from ecn_marl.sim.graphs import Graph, Node
+from ecn_marl.sim.traffic.collectives import stripe_read
+from ecn_marl.sim.traffic.graphs import Graph, Node
 
 DECODING, STORAGE = (0, 1, 2, 3, 6, 7, 8, 9), (4, 5, 10, 11)
 """Hosts with the experts, and storage servers; six hosts on each leaf."""

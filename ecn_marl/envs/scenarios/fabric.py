@@ -20,9 +20,9 @@ from typing import Any
 
 from ecn_marl.envs.episode import HostGroup
 from ecn_marl.envs.scenario import Scenario
-from ecn_marl.sim.jobs import FlowSets, Requests, Timeline
-from ecn_marl.sim.topology import Topology, leaf_spine
-from ecn_marl.sim.traffic import Source
+from ecn_marl.sim.network.topology import Topology, leaf_spine
+from ecn_marl.sim.traffic.base import Source
+from ecn_marl.sim.traffic.jobs import FlowSets, Requests, Timeline
 
 TIMELINE = Timeline((8000.0, 8000.0), length_jitter=0.5, names=("load", "serve"))
 

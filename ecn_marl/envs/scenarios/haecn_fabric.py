@@ -18,10 +18,10 @@ from typing import Any
 
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios.pings import WAITING, pings
-from ecn_marl.sim.jobs import Timeline
-from ecn_marl.sim.sizing import HELD
-from ecn_marl.sim.streams import Streams
-from ecn_marl.sim.topology import Topology, leaf_spine
+from ecn_marl.sim.network.topology import Topology, leaf_spine
+from ecn_marl.sim.traffic.jobs import Timeline
+from ecn_marl.sim.traffic.sizing import HELD
+from ecn_marl.sim.traffic.streams import Streams
 
 LINKS = (12, 24, 36, 48)
 """Links of a leaf to servers."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ecn_marl.envs.scenario import Scenario
-from ecn_marl.sim.incast import Incast
-from ecn_marl.sim.topology import star
+from ecn_marl.sim.network.topology import star
+from ecn_marl.sim.traffic.incast import Incast
 
 
 def scenario() -> Scenario:

@@ -17,9 +17,9 @@ from typing import Any
 
 from ecn_marl.envs.episode import HostGroup
 from ecn_marl.envs.scenario import Scenario
-from ecn_marl.sim.jobs import FlowSets, Requests, Timeline
-from ecn_marl.sim.topology import Link, Topology, from_links
-from ecn_marl.sim.traffic import Source
+from ecn_marl.sim.network.topology import Link, Topology, from_links
+from ecn_marl.sim.traffic.base import Source
+from ecn_marl.sim.traffic.jobs import FlowSets, Requests, Timeline
 
 HALF = 4
 """Rack hosts of a tenant, and its storage hosts."""

@@ -16,7 +16,7 @@ import numpy as np
 from ecn_marl.envs.episode import HostGroup
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import mixed_rtt
-from ecn_marl.sim.poisson import Poisson
+from ecn_marl.sim.traffic.poisson import Poisson
 
 RACK, STORAGE = 8, 8
 """Hosts of the rack, numbers 0 to 7, and storage servers, 8 to 15."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import fabric
-from ecn_marl.sim.topology import leaf_spine
+from ecn_marl.sim.network.topology import leaf_spine
 
 LEAVES, PER_LEAF, SPINES = 12, 24, 6
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ecn_marl.envs.scenario import PRIORITIES, Scenario
 from ecn_marl.envs.scenarios import pet_network as pn
-from ecn_marl.sim.poisson import Poisson
+from ecn_marl.sim.traffic.poisson import Poisson
 
 DOWN_US, UP_US, END_US = 3.1e6, 6.1e6, 10e6
 

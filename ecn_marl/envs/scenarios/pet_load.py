@@ -11,7 +11,7 @@ from typing import Any
 
 from ecn_marl.envs.scenario import PRIORITIES, Scenario
 from ecn_marl.envs.scenarios import pet_network as pn
-from ecn_marl.sim.poisson import Poisson
+from ecn_marl.sim.traffic.poisson import Poisson
 
 
 def _scenario(table: str, priority: str, small: bool, **fields: Any) -> Scenario:

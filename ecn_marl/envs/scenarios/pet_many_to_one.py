@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from ecn_marl.envs.scenario import PRIORITIES, Scenario
 from ecn_marl.envs.scenarios import pet_network as pn
-from ecn_marl.sim.incast import Incast
-from ecn_marl.sim.poisson import Poisson
+from ecn_marl.sim.traffic.incast import Incast
+from ecn_marl.sim.traffic.poisson import Poisson
 
 
 def _scenario(small: bool, load: float, most: int, slots: int) -> Scenario:

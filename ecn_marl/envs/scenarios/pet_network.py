@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ecn_marl.sim.topology import Topology, leaf_spine
+from ecn_marl.sim.network.topology import Topology, leaf_spine
 
 WARM_UP_US, COOL_DOWN_US = 4_000.0, 10_000.0
 """Flows that begin within these times after the start or before the end are not measured."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ecn_marl.envs.scenario import PRIORITIES, Scenario
 from ecn_marl.envs.scenarios import pet_network as pn
-from ecn_marl.sim.poisson import Poisson
+from ecn_marl.sim.traffic.poisson import Poisson
 
 
 def _scenario(small: bool, slots: int) -> Scenario:

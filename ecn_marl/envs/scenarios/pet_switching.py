@@ -11,10 +11,10 @@ from itertools import pairwise
 
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import pet_network as pn
-from ecn_marl.sim.jobs import Requests, Timeline
-from ecn_marl.sim.sizes import size_table
-from ecn_marl.sim.topology import GBPS
-from ecn_marl.sim.traffic import Source
+from ecn_marl.sim.network.topology import GBPS
+from ecn_marl.sim.traffic.base import Source
+from ecn_marl.sim.traffic.jobs import Requests, Timeline
+from ecn_marl.sim.traffic.sizes import size_table
 
 AT_US = (0.0, 4.1e6, 8.1e6, 9.1e6, 10e6)
 """Times at which traffic changes, and the end."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import pet_network as pn
-from ecn_marl.sim.poisson import Poisson
+from ecn_marl.sim.traffic.poisson import Poisson
 
 
 def scenario() -> Scenario:

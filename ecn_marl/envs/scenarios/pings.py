@@ -5,7 +5,7 @@ Perftest and storage benchmarks report latency, and policies are compared by sho
 
 from __future__ import annotations
 
-from ecn_marl.sim.jobs import Requests, Timeline
+from ecn_marl.sim.traffic.jobs import Requests, Timeline
 
 PING_KB = 1.0
 

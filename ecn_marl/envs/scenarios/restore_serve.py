@@ -16,9 +16,9 @@ from typing import Any
 
 from ecn_marl.envs.episode import HostGroup
 from ecn_marl.envs.scenario import Scenario
-from ecn_marl.sim.jobs import FlowSets, Requests, Timeline
-from ecn_marl.sim.topology import Topology, dumbbell
-from ecn_marl.sim.traffic import Source
+from ecn_marl.sim.network.topology import Topology, dumbbell
+from ecn_marl.sim.traffic.base import Source
+from ecn_marl.sim.traffic.jobs import FlowSets, Requests, Timeline
 
 RACK, STORAGE = 4, 8
 """Hosts of the rack, numbers 0 to 3, and of the storage system, 4 to 11."""

@@ -17,8 +17,8 @@ from __future__ import annotations
 from ecn_marl.envs.objectives import Part
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import ai_network as ai
-from ecn_marl.sim.collectives import ring_all_reduce, stripe_read
-from ecn_marl.sim.graphs import Graph
+from ecn_marl.sim.traffic.collectives import ring_all_reduce, stripe_read
+from ecn_marl.sim.traffic.graphs import Graph
 
 TRAINING, READERS, STORAGE = (0, 1, 2, 3, 6, 7, 8, 9), (0, 1, 6, 7), (4, 5, 10, 11)
 """Hosts of the job, those of them that read, and the storage servers; six hosts on each leaf."""

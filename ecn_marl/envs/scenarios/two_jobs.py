@@ -11,8 +11,8 @@ from __future__ import annotations
 from ecn_marl.envs.objectives import Part
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import ai_network as ai
-from ecn_marl.sim.collectives import all_to_all
-from ecn_marl.sim.graphs import Graph
+from ecn_marl.sim.traffic.collectives import all_to_all
+from ecn_marl.sim.traffic.graphs import Graph
 
 LARGE, SMALL = (0, 1, 2, 3, 8, 9, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15)
 """Hosts of the two jobs; eight hosts on each leaf."""

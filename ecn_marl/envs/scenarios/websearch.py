@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ecn_marl.envs.scenario import Scenario
-from ecn_marl.sim.poisson import Poisson
-from ecn_marl.sim.topology import leaf_spine
+from ecn_marl.sim.network.topology import leaf_spine
+from ecn_marl.sim.traffic.poisson import Poisson
 
 
 def scenario() -> Scenario:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import ai_network as ai
-from ecn_marl.sim.poisson import Poisson
+from ecn_marl.sim.traffic.poisson import Poisson
 
 
 def scenario() -> Scenario:

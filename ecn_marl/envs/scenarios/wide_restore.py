@@ -10,9 +10,9 @@ from __future__ import annotations
 from ecn_marl.envs.objectives import Part
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.scenarios import ai_network as ai
-from ecn_marl.sim.collectives import stripe_read
-from ecn_marl.sim.graphs import Graph
-from ecn_marl.sim.jobs import Requests, Timeline
+from ecn_marl.sim.traffic.collectives import stripe_read
+from ecn_marl.sim.traffic.graphs import Graph
+from ecn_marl.sim.traffic.jobs import Requests, Timeline
 
 READERS, STORAGE = (0, 1, 2, 3), tuple(range(4, 16))
 """Hosts that restore, the first of their rack's eight, and the storage servers."""

@@ -11,7 +11,7 @@ from flax import struct
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ecn_marl.sim import lifecycle as life
+from ecn_marl.sim.core import lifecycle as life
 from ecn_marl.sim.feedback import acks, cnp, field, packets, probe, telemetry
 from ecn_marl.sim.feedback.signals import (
     ACKS,

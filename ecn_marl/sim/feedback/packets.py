@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Float
 from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback.signals import FINE, Line, Observed
 from ecn_marl.sim.random import to_unit, xorshift
-from ecn_marl.sim.sizes import PAYLOAD
 from ecn_marl.sim.state import Flows
+from ecn_marl.sim.traffic.sizes import PAYLOAD
 
 
 @struct.dataclass

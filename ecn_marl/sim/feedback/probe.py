@@ -8,9 +8,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from ecn_marl._types import Leaf
+from ecn_marl.sim.core.slots import segment_sum
 from ecn_marl.sim.feedback.signals import Line, Observed
 from ecn_marl.sim.random import to_unit
-from ecn_marl.sim.slots import segment_sum
 
 
 @struct.dataclass

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from ecn_marl.errors import InvalidInput
-from ecn_marl.sim import trace
 from ecn_marl.sim.formats import hpcc_flows
 from ecn_marl.sim.formats.hpcc_config import read_config
 from ecn_marl.sim.formats.hpcc_flows import HpccFlows
 from ecn_marl.sim.formats.hpcc_senders import senders
 from ecn_marl.sim.formats.hpcc_topology import read_topology
 from ecn_marl.sim.formats.lines import CSV, FLOWS, UNKNOWN, kind_of, text_lines
-from ecn_marl.sim.topology import Topology, is_shape, parse_topology
+from ecn_marl.sim.network.topology import Topology, is_shape, parse_topology
+from ecn_marl.sim.traffic import trace
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def read_case(
     """Read the files of an experiment; each is recognised by its content.
 
     Args:
-        flows: a CSV file, see `sim.trace`, or a `flow.txt`, see `hpcc_flows`.
+        flows: a CSV file, see `sim.traffic.trace`, or a `flow.txt`, see `hpcc_flows`.
         topology: a short form, see `parse_topology`, or a `topology.txt`, see `hpcc_topology`.
         config: a `config.txt`, see `hpcc_config`; None for none.
         gbps: rate of the links of hosts of a short form, Gb/s.

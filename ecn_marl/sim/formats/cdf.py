@@ -16,7 +16,7 @@ from jaxtyping import Float64
 
 from ecn_marl.errors import InvalidInput
 from ecn_marl.sim.formats.lines import plain
-from ecn_marl.sim.trace import Place
+from ecn_marl.sim.traffic.trace import Place
 
 CLOSE = 1e-9
 """How close to 1 (or 100) the last probability has to be, relative."""

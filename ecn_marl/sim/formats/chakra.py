@@ -29,7 +29,7 @@ from typing import Any
 from ecn_marl._errors import bad_value
 from ecn_marl.errors import InvalidInput
 from ecn_marl.sim.formats.schedules import Op, Schedule, scheduled
-from ecn_marl.sim.trace import Place, opened
+from ecn_marl.sim.traffic.trace import Place, opened
 
 COLLECTIVES = {0: "ALL_REDUCE", 2: "ALL_GATHER", 5: "BROADCAST", 6: "ALL_TO_ALL"}
 COLLECTIVES[7] = "REDUCE_SCATTER"

@@ -26,8 +26,8 @@ from ecn_marl._errors import bad_value
 from ecn_marl.errors import InvalidInput
 from ecn_marl.sim.formats.lines import whole
 from ecn_marl.sim.formats.schedules import KINDS, Op, Schedule, scheduled
-from ecn_marl.sim.graphs import Node, check_nodes
-from ecn_marl.sim.trace import Place, opened
+from ecn_marl.sim.traffic.graphs import Node, check_nodes
+from ecn_marl.sim.traffic.trace import Place, opened
 
 LABEL = re.compile(r"([A-Za-z][A-Za-z0-9_]*):")
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 from ecn_marl._errors import bad_value
 from ecn_marl.errors import InvalidInput
+from ecn_marl.sim.core.queues import LARGEST_KB, checked_thresholds
 from ecn_marl.sim.formats.lines import CONFIG, check_kind, number, plain, rate, text_lines, whole
-from ecn_marl.sim.queues import LARGEST_KB, checked_thresholds
-from ecn_marl.sim.topology import Topology
-from ecn_marl.sim.trace import Place
+from ecn_marl.sim.network.topology import Topology
+from ecn_marl.sim.traffic.trace import Place
 
 Pairs = tuple[tuple[float, float], ...]
 """Values by link rate: (Gb/s, value)."""

@@ -21,7 +21,6 @@ import numpy as np
 from jaxtyping import Int64
 
 from ecn_marl.errors import InvalidInput
-from ecn_marl.sim.flow_checks import check_flows
 from ecn_marl.sim.formats.hpcc_topology import node_ids
 from ecn_marl.sim.formats.lines import (
     FLOWS,
@@ -32,8 +31,9 @@ from ecn_marl.sim.formats.lines import (
     text_lines,
     whole,
 )
-from ecn_marl.sim.topology import Topology
-from ecn_marl.sim.trace import FlowList, Place
+from ecn_marl.sim.network.topology import Topology
+from ecn_marl.sim.traffic.flow_checks import check_flows
+from ecn_marl.sim.traffic.trace import FlowList, Place
 
 FORMS = {6: "SRC DST PG PORT SIZE START", 5: "SRC DST PG SIZE START"}
 """Lines of HPCC's and of ConWeave's files, by their number of words."""

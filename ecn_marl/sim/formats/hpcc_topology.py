@@ -31,9 +31,9 @@ from ecn_marl.sim.formats.lines import (
     text_lines,
     whole,
 )
-from ecn_marl.sim.links import DELAY, MOST_LINKS, RATE, Link
-from ecn_marl.sim.topology import Topology, from_links
-from ecn_marl.sim.trace import Place
+from ecn_marl.sim.network.links import DELAY, MOST_LINKS, RATE, Link
+from ecn_marl.sim.network.topology import Topology, from_links
+from ecn_marl.sim.traffic.trace import Place
 
 FORM = "SRC DST RATE DELAY ERROR_RATE, e.g. 0 320 100Gbps 1000ns 0"
 """A link, in words."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ecn_marl.errors import InvalidInput
-from ecn_marl.sim.trace import Place, opened
+from ecn_marl.sim.traffic.trace import Place, opened
 
 BITS = {"bps": 1, "b/s": 1, "Bps": 8, "B/s": 8}
 """Units of rates, bits/s."""

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ecn_marl.errors import InvalidInput
-from ecn_marl.sim.graphs import Node, check_nodes
-from ecn_marl.sim.trace import Place
+from ecn_marl.sim.traffic.graphs import Node, check_nodes
+from ecn_marl.sim.traffic.trace import Place
 
 KINDS = ("send", "recv", "calc")
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ecn_marl._checks import Whole, check_value
 from ecn_marl._errors import bad_value
-from ecn_marl.sim.queues import checked_thresholds
+from ecn_marl.sim.core.queues import checked_thresholds
 from ecn_marl.sim.units import KB
 
 LARGEST_CELL = 1_000_000

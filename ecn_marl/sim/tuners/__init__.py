@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ecn_marl._errors import bad_value, unknown_name
-from ecn_marl.sim.topology import Topology
+from ecn_marl.sim.network.topology import Topology
 from ecn_marl.sim.tuners.adapted import HillClimbing, QueueDriven, Stepped, UtilisationDriven
 from ecn_marl.sim.tuners.base import Ramped, Tuner, port_scale
 from ecn_marl.sim.tuners.published import BufferCoupled, EcnSharp, PiMarker, Relative, Shared

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value
-from ecn_marl.sim.queues import Ecn
+from ecn_marl.sim.core.queues import Ecn
 from ecn_marl.sim.state import NetParams, PortStats
 from ecn_marl.sim.tuners.base import Ramped, port_scale
 from ecn_marl.sim.units import KB

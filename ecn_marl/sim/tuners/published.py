@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value
-from ecn_marl.sim.queues import Ecn
-from ecn_marl.sim.slots import segment_sum
+from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.core.slots import segment_sum
 from ecn_marl.sim.state import NetParams, PortStats
 from ecn_marl.sim.tuners.base import Ramped, Tuner, port_scale
 from ecn_marl.sim.units import KB
@@ -215,7 +215,7 @@ class Shared(Tuner):
 class BufferCoupled(Shared, Ramped):
     """Thresholds as a share of the switch's free buffer.
 
-    Dynamic thresholds (Choudhury and Hahne, ToN'98; those of PFC in `sim.pfc.decide`) applied to
+    Dynamic thresholds (Choudhury and Hahne, ToN'98; those of PFC in `core.pfc.decide`) applied to
     marking: `kmax = alpha (B - sum of the switch's queues)`, `kmin` a fixed part of it. A port
     marks earlier when others fill the buffer, long before PFC's share of it is reached. An
     Internet-Draft has the same idea: thresholds as a share of the dynamic limit of a queue's buffer

@@ -8,7 +8,7 @@ from toy import ToyEnv
 
 from ecn_marl.baselines.rl.tiers import TierAction, Tiers, port_tiers
 from ecn_marl.envs.actions import action_codec
-from ecn_marl.sim.topology import Link, from_links, leaf_spine, star
+from ecn_marl.sim.network.topology import Link, from_links, leaf_spine, star
 
 
 def four_ports(actions):

@@ -9,7 +9,7 @@ import pytest
 
 from ecn_marl.sim import Graph, all_to_all, ring_all_reduce
 from ecn_marl.sim.formats.chakra import read_chakra
-from ecn_marl.sim.graphs import Node
+from ecn_marl.sim.traffic.graphs import Node
 
 
 def attributes(**values):

@@ -20,7 +20,7 @@ from ecn_marl.sim import (
     tree_all_reduce,
 )
 from ecn_marl.sim.formats.goal import goal_text, read_goal
-from ecn_marl.sim.graphs import Node
+from ecn_marl.sim.traffic.graphs import Node
 
 PING_PONG = """num_ranks 2 // two hosts
 rank 0 {

@@ -25,8 +25,8 @@ from ecn_marl.sim.formats.hpcc_topology import (
     read_topology,
     write_topology,
 )
+from ecn_marl.sim.network.topology import Link, dumbbell, fat_tree, from_links, leaf_spine, star
 from ecn_marl.sim.replay import FlowList, Settings, replay
-from ecn_marl.sim.topology import Link, dumbbell, fat_tree, from_links, leaf_spine, star
 from ecn_marl.sim.transports import parse_transport
 
 STAR = """\

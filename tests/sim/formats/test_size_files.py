@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ecn_marl.sim.formats.cdf import read_points, write_points
-from ecn_marl.sim.poisson import Poisson
-from ecn_marl.sim.sizes import TABLES, size_table
+from ecn_marl.sim.traffic.poisson import Poisson
+from ecn_marl.sim.traffic.sizes import TABLES, size_table
 
 PERCENT = """\
 # flow sizes of storage
@@ -48,7 +48,12 @@ def test_both_scales_and_separators(tmp_path, name, text):
 def test_tables_of_the_package_in_percent(tmp_path, name):
     """A table is the same one in percent."""
     own, path = size_table(name), tmp_path / "percent.txt"
-    lines = resources.files("ecn_marl.sim").joinpath("data", f"{name}.csv").read_text().splitlines()
+    lines = (
+        resources.files("ecn_marl.sim.traffic")
+        .joinpath("data", f"{name}.csv")
+        .read_text()
+        .splitlines()
+    )
     size, cdf = read_points(lines, Path(name))
     path.write_text("".join(f"{x:.17g} {y * 100:.17g}\n" for x, y in zip(size, cdf, strict=True)))
     table = size_table(str(path))

@@ -16,9 +16,9 @@ from ecn_marl.envs.settings import SwitchSetting, parse_ecn
 from ecn_marl.envs.telemetry import Telemetry
 from ecn_marl.errors import InvalidInput
 from ecn_marl.sim import star
+from ecn_marl.sim.core.queues import Ecn
 from ecn_marl.sim.formats import nvue, sonic
 from ecn_marl.sim.formats.wred import WredProfile
-from ecn_marl.sim.queues import Ecn
 
 CONFIG = {
     "WRED_PROFILE": {

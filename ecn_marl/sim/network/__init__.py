@@ -1,0 +1,1 @@
+"""What the network is: hosts, switches, links and equal-cost paths. Nothing here moves."""
