@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Annotated, Any
 
 import jax
@@ -49,7 +50,7 @@ from ecn_marl.envs.columns import (
 )
 from ecn_marl.sim.config import SimConfig, counters
 from ecn_marl.sim.core.queues import Ecn
-from ecn_marl.sim.core.stats import idle
+from ecn_marl.sim.core.stats import shapes
 from ecn_marl.sim.state import PortStats
 
 __all__ = [
@@ -300,27 +301,32 @@ def check_features(features: FeatureSet, cfg: SimConfig) -> None:
     Raises:
         ValueError: a feature of another shape or type, or one that cannot be computed.
     """
-    ports = jax.ShapeDtypeStruct((cfg.topology.n_ports,), jnp.float32)
-    scalar = jax.ShapeDtypeStruct((), jnp.float32)
-    names = FeatureScale.__dataclass_fields__
-    scale = FeatureScale(**(dict.fromkeys(names, scalar) | {"port_scale": ports}))
     for name, feature in features.columns:
         # With its own counters alone, so that a feature that reads another one fails here: it is
         # None.
-        stats = jax.eval_shape(lambda f=feature: idle(replace(cfg, counts=f.needs)))
-        allowed = f"one float32 per port, [{cfg.topology.n_ports}]"
-        try:
-            traced = jax.eval_shape(feature.compute, stats, Ecn(ports, ports, ports), scale)
-        except Exception as error:  # whatever a function of the user's own may raise
-            counted = ", ".join(feature.needs) or "nothing beyond the statistics of every port"
-            cause = f"{type(error).__name__}: {error}"
-            raise bad_value(
-                f"feature {name!r}", cause, f"{allowed}, from what it needs ({counted})"
-            ) from error
-        shape, kind = getattr(traced, "shape", None), getattr(traced, "dtype", None)
-        if shape != ports.shape or kind != jnp.float32:
-            received = f"{kind} {list(shape)}" if shape is not None else type(traced).__name__
-            raise bad_value(f"result of feature {name!r}", received, allowed)
+        _check_feature(name, feature, shapes(cfg, feature.needs))
+
+
+@lru_cache(maxsize=1024)
+def _check_feature(name: str, feature: Feature, stats: PortStats) -> None:
+    """The check of one feature. `stats` are shapes: once for each number of ports."""
+    ports = stats.queue
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+    names = FeatureScale.__dataclass_fields__
+    scale = FeatureScale(**(dict.fromkeys(names, scalar) | {"port_scale": ports}))
+    allowed = f"one float32 per port, [{ports.shape[0]}]"
+    try:
+        traced = jax.eval_shape(feature.compute, stats, Ecn(ports, ports, ports), scale)
+    except Exception as error:  # whatever a function of the user's own may raise
+        counted = ", ".join(feature.needs) or "nothing beyond the statistics of every port"
+        cause = f"{type(error).__name__}: {error}"
+        raise bad_value(
+            f"feature {name!r}", cause, f"{allowed}, from what it needs ({counted})"
+        ) from error
+    shape, kind = getattr(traced, "shape", None), getattr(traced, "dtype", None)
+    if shape != ports.shape or kind != jnp.float32:
+        received = f"{kind} {list(shape)}" if shape is not None else type(traced).__name__
+        raise bad_value(f"result of feature {name!r}", received, allowed)
 
 
 def fill(features: Float[Array, "ports w"], history: int) -> Float[Array, "ports {history} w"]:

@@ -73,7 +73,7 @@ from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._registry import Registry
 from ecn_marl._types import Leaf
 from ecn_marl.sim.config import SimConfig
-from ecn_marl.sim.core.stats import idle
+from ecn_marl.sim.core.stats import shapes
 from ecn_marl.sim.network.topology import KB
 from ecn_marl.sim.simulator import PortStats
 
@@ -436,7 +436,7 @@ def check_reward(reward: Reward, cfg: SimConfig) -> None:
     ports = jax.ShapeDtypeStruct((cfg.topology.n_ports,), jnp.float32)
     allowed = f"one float32 per port, [{cfg.topology.n_ports}]"
     params = jax.eval_shape(RewardParams.create)
-    stats = jax.eval_shape(lambda: idle(cfg))
+    stats = shapes(cfg, cfg.counts)
     if cfg.accrue:
         by_size = jax.ShapeDtypeStruct((cfg.topology.n_ports, 3), jnp.float32)
         stats = replace(stats, accrued=by_size, progress=by_size)

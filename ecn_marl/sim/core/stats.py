@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -142,13 +143,25 @@ def summarise(
 
 def idle(cfg: SimConfig) -> PortStats:
     """Statistics of an interval without traffic, with the counters of `SimConfig.counts`."""
-    zero = jnp.zeros((cfg.topology.n_ports,), jnp.float32)
-    wide = jnp.zeros((*zero.shape, cfg.n_classes), jnp.float32)
-    values = {f.name: zero for f in fields(PortStats) if f.default is MISSING}
-    values |= dict.fromkeys(cfg.counts, zero)
+    return _of_ports(cfg, cfg.counts, jnp.zeros)
+
+
+def shapes(cfg: SimConfig, counted: Sequence[str]) -> PortStats:
+    """Shapes of the statistics of an interval, with some counters; nothing is computed."""
+    return _of_ports(cfg, counted, jax.ShapeDtypeStruct)
+
+
+def _of_ports(
+    cfg: SimConfig, counted: Sequence[str], make: Callable[[tuple[int, ...], Any], Any]
+) -> PortStats:
+    """Statistics whose leaves are `make(shape, float32)`."""
+    ports = (cfg.topology.n_ports,)
+    values = {f.name: make(ports, jnp.float32) for f in fields(PortStats) if f.default is MISSING}
+    values |= {name: make(ports, jnp.float32) for name in counted}
     if "class_bytes" in values:
-        values["class_bytes"] = jnp.zeros((*zero.shape, 3), jnp.float32)
+        values["class_bytes"] = make((*ports, 3), jnp.float32)
     if cfg.n_classes > 1:
+        wide = make((*ports, cfg.n_classes), jnp.float32)
         values |= {f.name: wide for f in fields(PortStats) if f.name in BY_CLASS}
     return PortStats(**values)
 
