@@ -51,6 +51,14 @@ def headroom(
             show_default="none",
         ),
     ] = 0,
+    interaction: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="In so many of the episodes test whether ports have to be tuned together.",
+            show_default="none",
+        ),
+    ] = 0,
     as_json: Json = False,
 ) -> None:
     """Measure how much adaptive thresholds can gain over the best static ones.
@@ -58,14 +66,15 @@ def headroom(
     The oracle knows the phase of the traffic and has the best thresholds for each phase. What it
     gains over the best static thresholds is a reference, not a bound: policies that also look at
     queues and flows have gained a little more. --hindsight shows whether settings that change
-    within a phase would gain more, in episodes that are known in advance.
+    within a phase would gain more, in episodes that are known in advance. --interaction shows
+    whether the best thresholds of some ports depend on those of others.
     """
     from ecn_marl._files import check_output_folder, json_text
     from ecn_marl.baselines.search import Effort
     from ecn_marl.experiments import headroom as hr
     from ecn_marl.experiments.hindsight import TYPICAL_RUNS
     from ecn_marl.experiments.jobs import not_none
-    from ecn_marl.render.headroom_table import headroom_table
+    from ecn_marl.render.headroom_table import headroom_table, interaction_table
     from ecn_marl.render.tables import flows_table
 
     if out is not None:
@@ -82,11 +91,15 @@ def headroom(
             progress=show,
             allow_flagged=allow_flagged,
             hindsight=hindsight,
+            interaction=interaction,
         )
     if as_json:
         typer.echo(json_text(result))
     else:
-        show_tables([headroom_table(result), flows_table(result["policies"])])
+        tables = [headroom_table(result), flows_table(result["policies"])]
+        if result["interaction"]:
+            tables.insert(1, interaction_table(result["interaction"]))
+        show_tables(tables)
 
 
 @app.command(

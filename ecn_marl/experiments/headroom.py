@@ -13,18 +13,30 @@ from pathlib import Path
 from typing import Any
 
 from ecn_marl._checks import Whole, check_value
+from ecn_marl._errors import bad_value
 from ecn_marl.baselines.evaluation.episodes import evaluate
-from ecn_marl.baselines.oracle import BEST, ORACLE, PORTS, RULE, group_names, phase_names
+from ecn_marl.baselines.oracle import (
+    BEST,
+    ORACLE,
+    PORTS,
+    RULE,
+    group_names,
+    phase_names,
+)
 from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX
 from ecn_marl.envs.actions import EcnSetting
 from ecn_marl.experiments import hindsight as hs
 from ecn_marl.experiments.compare import compare
+from ecn_marl.experiments.interaction import between_groups
 from ecn_marl.experiments.policies import Arena, resolve
 from ecn_marl.experiments.recipes import DEPTHS
 from ecn_marl.experiments.records import Record
 
 STATICS = ("secn1", "secn2")
+
+TRIED = (0, 4, 8)
+"""Rungs of `DEPTHS` that groups of ports try against each other: shallow, middle, deep."""
 
 MIN_GAIN = 0.1
 """Gain of the oracle above which adaptive thresholds are worth learning in a scenario."""
@@ -41,6 +53,7 @@ def headroom(
     progress: Callable[[int, str], None] | None = None,
     allow_flagged: bool = False,
     hindsight: int = 0,
+    interaction: int = 0,
 ) -> dict[str, Any]:
     """Measure the headroom of a scenario.
 
@@ -55,23 +68,31 @@ def headroom(
         allow_flagged: see `compare.compare`.
         hindsight: in how many of the episodes the best sequence of settings is searched for, see
             `experiments.hindsight`; 0 for none.
+        interaction: in how many of the episodes best responses of groups of ports to each other are
+            looked for, see `experiments.interaction`; 0 for none.
 
     Returns:
         `scenario`, `episodes`, `seed`, `phases`, `groups`; `policies`, the rows of
         `compare.compare`, each with `settings`; `gain`, that of the oracle over the best static
         setting (1 - score) with its interval, and whether it is `enough`; `hindsight`, see
         `Hindsight.as_dict`, with the gain of the `oracle` in the same episodes, and that of the
-        sequences `over_oracle`; None if it is not asked for.
+        sequences `over_oracle`; `interaction`, what `between_groups` returns, and its `settings`;
+        None where they are not asked for.
 
     Raises:
-        ValueError: `hindsight` is neither 0 nor from 2 to `episodes`.
+        ValueError: `hindsight` is neither 0 nor from 2 to `episodes`, `interaction` neither 0 nor
+            from 4 to `episodes`, or the scenario has one group of ports only.
     """
     if hindsight:
         check_value("hindsight", hindsight, Whole(low=2, high=episodes))
+    if interaction:
+        check_value("interaction", interaction, Whole(low=4, high=episodes))
     show = progress or (lambda done, note: None)
     effort, make_options = effort or Effort(), dict(options or {})
     arena = Arena(scenario, make_options, effort=effort, searches=folder, progress=show)
     groups, phases = (of(arena.env(BEST)) for of in (group_names, phase_names))
+    if interaction and len(groups) < 2:
+        raise bad_value("interaction", interaction, f"0: {scenario} has one group of ports")
     searched = (BEST, ORACLE, *([PORTS] if len(groups) > 1 else []), RULE)
     names = (*(PREFIX + name for name in STATICS), *searched)
     settings = {name: resolve(name).settings(arena) for name in names}
@@ -103,6 +124,14 @@ def headroom(
             "oracle": found.gain(oracle),
             "over_oracle": found.gain(found.best, oracle),
         }
+    between = None
+    if interaction:
+        show(0, "best responses")
+        between = {
+            "settings": [list(DEPTHS[rung]) for rung in TRIED],
+            "episodes": interaction,
+            "pairs": best_responses(arena, interaction, seed),
+        }
     gain = next(row["gain"] for row in rows if row["name"] == ORACLE)
     return {
         "scenario": scenario,
@@ -115,4 +144,12 @@ def headroom(
         "gain": gain,
         "enough": bool(gain["low"] > MIN_GAIN),
         "hindsight": known,
+        "interaction": between,
     }
+
+
+def best_responses(arena: Arena, episodes: int, seed: int) -> list[dict[str, Any]]:
+    """Best responses of groups of ports to each other; other ports have the oracle's settings."""
+    settings = [DEPTHS[rung] for rung in TRIED]
+    base = arena.search(ORACLE).settings
+    return between_groups(arena.env(BEST), settings, episodes, base=base, seed=seed)

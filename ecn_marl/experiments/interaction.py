@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import jax
@@ -24,6 +25,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl.baselines.evaluation.candidates import Candidates
 from ecn_marl.baselines.evaluation.episodes import Controller, evaluation_keys
 from ecn_marl.baselines.evaluation.objective import episode_objective
+from ecn_marl.baselines.oracle import group_names, port_groups
 from ecn_marl.envs.actions import EcnSetting
 from ecn_marl.envs.episode import PhaseEcn
 from ecn_marl.envs.interface import PortEnvironment
@@ -101,8 +103,33 @@ class BestResponses:
         True if, for some two settings of the other group, the intervals of both costs in `regrets`
         are above 0.
         """
-        costly = {(r["here"], r["there"]) for r in self.regrets(group) if r["low"] > 0.0}
-        return any((there, here) in costly for here, there in costly)
+        return bool(self._mutual(group))
+
+    def _mutual(self, group: int) -> list[dict[str, Any]]:
+        """Entries of `regrets` that are costs for certain, in both directions."""
+        costly = {(r["here"], r["there"]): r for r in self.regrets(group) if r["low"] > 0.0}
+        return [row for (here, there), row in costly.items() if (there, here) in costly]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: best responses of each group to each setting of the other one, and costs.
+
+        Returns:
+            `groups`; `best`, `[2, S]` indices of settings; `interacts` and `cost`, one for each
+            group: the larger cost of the two settings of the other group that make most of a
+            difference, with its interval, None if the group does not interact; `counts`.
+        """
+        costs = []
+        for group in (0, 1):
+            mutual = self._mutual(group)
+            worst = max(mutual, key=lambda row: row["cost"], default=None)
+            costs.append(worst and {name: worst[name] for name in ("cost", "low", "high")})
+        return {
+            "groups": list(self.groups),
+            "best": [self.best(group).tolist() for group in (0, 1)],
+            "interacts": [cost is not None for cost in costs],
+            "cost": costs,
+            "counts": dict(self.counts),
+        }
 
 
 def best_response_table(
@@ -131,12 +158,69 @@ def best_response_table(
         ValueError: not two groups, groups that overlap or are empty, fewer than two settings, or
             fewer than 4 episodes.
     """
+    if episodes < 4:
+        raise bad_value("episodes", episodes, "an integer >= 4")
+    tables = _combined(env, groups, settings, base)
+    metrics = play(env, tables, episodes, seed=seed, batch=batch)
+    return _responses(tuple(groups), settings, metrics)
+
+
+def between_groups(
+    env: PortEnvironment,
+    settings: Sequence[EcnSetting | tuple[float, float, float]],
+    episodes: int = 16,
+    *,
+    base: Float[np.ndarray, "phases groups 3"],
+    seed: int = 0,
+    batch: int = 32,
+) -> list[dict[str, Any]]:
+    """Best responses of every two groups of ports to each other, in every phase of the traffic.
+
+    Args:
+        env: functional environment with several groups of ports.
+        settings: the settings that are tried, KB at 25 Gb/s.
+        episodes: episodes of every combination, at least 4.
+        base: settings of all groups elsewhere and at other times.
+        seed: which episodes of the evaluation stream.
+        batch: episodes run at once.
+
+    Returns:
+        `BestResponses.as_dict` of every phase and pair of groups, with the `phase`.
+
+    Raises:
+        ValueError: a single group, or see `best_response_table`.
+    """
+    names, of_port = group_names(env), np.asarray(port_groups(env))
+    if len(names) < 2:
+        raise bad_value("interaction", env.name, "a scenario with several groups of ports")
+    by_port = np.asarray(base)[:, [names.index(name) for name in of_port]]
+    pairs = [(phase, *pair) for phase in env.phase_names for pair in combinations(names, 2)]
+    tables = []
+    for phase, *pair in pairs:
+        now = np.asarray(env.phase_names)[:, None] == phase
+        groups = {name: now & (of_port == name) for name in pair}
+        tables.append(_combined(env, groups, settings, by_port))
+    # All in one program: another set of tables would be compiled anew.
+    metrics = play(env, np.concatenate(tables), episodes, seed=seed, batch=batch)
+    each, rows = len(settings) ** 2, []
+    for i, (phase, *pair) in enumerate(pairs):
+        part = {name: x[i * each : (i + 1) * each] for name, x in metrics.items()}
+        found = _responses(tuple(pair), settings, part)
+        rows.append({"phase": phase, **found.as_dict()})
+    return rows
+
+
+def _combined(
+    env: PortEnvironment,
+    groups: Mapping[str, np.ndarray],
+    settings: Sequence[EcnSetting | tuple[float, float, float]],
+    base: EcnSetting | tuple[float, float, float] | np.ndarray,
+) -> Float[np.ndarray, "combinations phases agents 3"]:
+    """Thresholds of all combinations of two groups' settings, the second group's fastest."""
     if len(groups) != 2:
         raise bad_value("groups", tuple(groups), "two groups")
     if len(settings) < 2:
         raise bad_value("settings", tuple(settings), "at least two settings")
-    if episodes < 4:
-        raise bad_value("episodes", episodes, "an integer >= 4")
     shape = (len(env.phase_names), env.num_agents)
     first, second = (np.broadcast_to(np.asarray(g, bool), shape) for g in groups.values())
     if not first.any() or not second.any() or (first & second).any():
@@ -147,13 +231,19 @@ def best_response_table(
         for b in settings:
             with_first = np.where(first[..., None], np.asarray(a, np.float32), table)
             tables.append(np.where(second[..., None], np.asarray(b, np.float32), with_first))
-    metrics = play(env, np.stack(tables), episodes, seed=seed, batch=batch)
-    J = episode_objective(metrics)["J"].reshape(len(settings), len(settings), episodes)
+    return np.stack(tables)
+
+
+def _responses(
+    names: tuple[str, ...],
+    settings: Sequence[EcnSetting | tuple[float, float, float]],
+    metrics: Mapping[str, np.ndarray],
+) -> BestResponses:
+    """Best responses from the metrics of all combinations, `[combinations, episodes, ...]`."""
+    J = episode_objective(metrics)["J"].reshape(len(settings), len(settings), -1)
     counts = {name: float(np.sum(metrics[name])) for name in _COUNTED}
-    names = tuple(groups)
-    return BestResponses(
-        (names[0], names[1]), tuple(EcnSetting(*map(float, s)) for s in settings), J, counts
-    )
+    tried = tuple(EcnSetting(*map(float, s)) for s in settings)
+    return BestResponses((names[0], names[1]), tried, J, counts)
 
 
 _COUNTED = (

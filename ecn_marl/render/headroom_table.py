@@ -10,7 +10,7 @@ from rich.table import Table
 from ecn_marl._parts import PART, of_steps
 from ecn_marl.baselines.evaluation.completion import verdict
 from ecn_marl.render.bench_table import estimated
-from ecn_marl.render.tables import number, percent, plain_table
+from ecn_marl.render.tables import DASH, number, percent, plain_table
 
 
 def headroom_table(result: Mapping[str, Any]) -> Table:
@@ -50,6 +50,38 @@ def headroom_table(result: Mapping[str, Any]) -> Table:
         table.caption += f"; by group: {', '.join(result['groups'])}."
     if known := result.get("hindsight"):
         table.caption += "\n" + _in_hindsight(known)
+    return table
+
+
+def interaction_table(found: Mapping[str, Any]) -> Table:
+    """Table of the best responses of groups of ports to each other.
+
+    Args:
+        found: `interaction` of what `headroom.headroom` returns.
+    """
+    kmin = [f"{setting[0]:g}" for setting in found["settings"]]
+    title = f"Best Kmin of some ports against {', '.join(kmin)} KB of others"
+    table = plain_table(title)
+    for column in ("phase", "ports", "others"):
+        table.add_column(column)
+    table.add_column("best Kmin, KB", justify="right", no_wrap=True)
+    table.add_column("cost of the other best one [95%]", justify="right", no_wrap=True)
+    for row in found["pairs"]:
+        for group in (0, 1):
+            best = ", ".join(kmin[i] for i in row["best"][group])
+            cost = row["cost"][group]
+            shown = DASH
+            if cost is not None:
+                shown = f"{percent(cost['cost'])} [{percent(cost['low'])}, {percent(cost['high'])}]"
+            names = row["groups"][group], row["groups"][1 - group]
+            table.add_row(row["phase"], *names, best, shown)
+    table.caption_justify = "left"
+    table.caption = (
+        f"{found['episodes']} episodes; Kmax = 4 Kmin, Pmax 1. Other ports and phases have the "
+        "oracle's settings.\n"
+        "Where there is a cost, ports interact: in two cases the setting that is best in the other "
+        "one costs J, for certain."
+    )
     return table
 
 

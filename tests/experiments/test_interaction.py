@@ -6,11 +6,18 @@ import numpy as np
 import pytest
 
 from ecn_marl.baselines.evaluation.episodes import evaluate
+from ecn_marl.baselines.oracle import group_names, port_groups
 from ecn_marl.baselines.static import Static
 from ecn_marl.envs.actions import EcnSetting
+from ecn_marl.envs.episode import HostGroup
 from ecn_marl.envs.registry import make
 from ecn_marl.envs.scenario import Scenario
-from ecn_marl.experiments.interaction import BestResponses, best_response_table, play
+from ecn_marl.experiments.interaction import (
+    BestResponses,
+    best_response_table,
+    between_groups,
+    play,
+)
 from ecn_marl.sim.network.topology import star
 from ecn_marl.sim.traffic.jobs import FlowSets, Requests, Timeline
 
@@ -24,6 +31,7 @@ SCENARIO = Scenario(
     ),
     slots=32,
     max_steps=20,
+    host_groups=(HostGroup("receiver", ("host2",)),),
 )
 SETTINGS = (EcnSetting(5, 10, 1.0), EcnSetting(160, 320, 0.1))
 
@@ -125,3 +133,32 @@ def test_wrong_arguments_are_named(env, groups, settings, episodes, word):
     masks = {name: np.array(mask, bool) for name, mask in groups.items()}
     with pytest.raises(ValueError, match=word):
         best_response_table(env, masks, settings, episodes)
+
+
+def test_every_two_groups_in_every_phase(env):
+    """A pair is `best_response_table` with masks of its groups in its phase."""
+    names, phases = group_names(env), env.phase_names
+    assert len(names) == 2 and len(phases) == 2
+    rng = np.random.default_rng(0)
+    base = rng.choice(np.asarray(SETTINGS), (len(phases), len(names)))
+    rows = between_groups(env, SETTINGS, 4, base=base, seed=4)
+    assert [(row["phase"], *row["groups"]) for row in rows] == [(p, *names) for p in phases]
+    of_port = np.asarray(port_groups(env))
+    now = np.array([[False], [True]])
+    groups = {name: now & (of_port == name) for name in names}
+    by_port = base[:, [names.index(name) for name in of_port]]
+    want = best_response_table(env, groups, SETTINGS, 4, base=by_port, seed=4).as_dict()
+    assert rows[1] == {"phase": phases[1], **want}
+
+
+def test_costs_are_the_larger_ones_of_cases_that_both_cost():
+    found = table([[1.0, 1.25], [1.1, 1.0]], noise=0.01).as_dict()
+    assert found["best"] == [[0, 1], [0, 1]] and found["interacts"] == [True, True]
+    assert found["cost"][0]["cost"] == pytest.approx(0.25, abs=0.01)
+    none = table([[1.0, 1.2], [1.1, 1.4]], noise=0.01).as_dict()
+    assert none["interacts"] == [False, False] and none["cost"] == [None, None]
+
+
+def test_one_group_has_no_other():
+    with pytest.raises(ValueError, match="several groups"):
+        between_groups(make("incast-v0"), SETTINGS, base=np.zeros((1, 1, 3)))
