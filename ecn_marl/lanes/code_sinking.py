@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ecn_marl.lanes.graph import Carry, Constant, Map, Node, Write, is_identity, reads, tables
+from ecn_marl.lanes.graph import (
+    Carry,
+    Constant,
+    Final,
+    Map,
+    Node,
+    Write,
+    is_identity,
+    reads,
+    tables,
+)
 from ecn_marl.lanes.primitives import is_movable
 from ecn_marl.lanes.steps import Group, Step, Turns
 
@@ -20,7 +30,7 @@ STORE_AND_LOAD = 2
 
 SECOND_PLACE = 4
 """Cost of reading a carried value after its next one is computed: both then need a place of their
-own, and the whole array is copied in every turn."""
+own, the whole array is copied in every turn, and loops that change it cannot skip idle elements."""
 
 
 class _Readers:
@@ -84,7 +94,8 @@ def sink(steps: list[Step], kept: set[Node], following: dict[Node, Node]) -> Non
     Args:
         steps: steps of one block, in order; changed in place.
         kept: nodes that are read after them.
-        following: what each carried value becomes at the end of the turn.
+        following: what each carried value, or result of an inner loop, becomes at the end of the
+            turn.
     """
     for _ in range(PASSES):
         readers, moved = _Readers(steps, kept), False
@@ -169,7 +180,7 @@ def _cost(
         # A node that lived in a register until now has to be stored as well as loaded.
         cost += 2 if here and not stored else 1
     for node in {o.node for i in cone for o in reads(i)}:
-        if isinstance(node, Carry) and node in following:
+        if isinstance(node, Carry | Final) and node in following:
             after = following[node]
             when = readers.at.get(after) if isinstance(after, Map) else None
             writes = getattr(after, "writes", [])

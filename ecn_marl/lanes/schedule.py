@@ -251,8 +251,22 @@ def _sink_all(steps: list[Step], kept: set[Node], following: dict[Node, Node]) -
         if isinstance(step, Turns):
             # Values at the end of a turn are copied there; they cannot move into a later step.
             turned: dict[Node, Node] = {c: o.node for c, o in step.carried(step.loop.following)}
-            _sink_all(step.steps, kept | set(turned.values()), turned)
+            _sink_all(step.steps, kept | set(turned.values()), turned | _replaced(turned))
     sink(steps, kept, following)
+
+
+def _replaced(turned: Mapping[Node, Node]) -> dict[Node, Node]:
+    """Results of inner loops, and the values that take their places at the end of a turn.
+
+    They are those that a selection keeps where nothing changes: `where(busy, next, result)`.
+    """
+    return {
+        operand.node: after
+        for after in turned.values()
+        if isinstance(after, Map) and after.op == "select_n"
+        for operand in after.operands[1:]
+        if isinstance(operand.node, Final) and is_identity(operand, after.size)
+    }
 
 
 def _disjoint(a: Write, b: Write) -> bool:

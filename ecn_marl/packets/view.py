@@ -88,7 +88,7 @@ def completed(
         )
         if cfg.accrue:
             queues = delays.Queues(row.step, row.queue, None)
-            more = delays.accrued(cfg, queues, net, before, after)
+            more = delays.accrued(cfg, queues, net, before, after, before.stage != life.FREE)
             cost, progress = cost + more[0], progress + more[1]
         return (totals, log, cost, progress), None
 

@@ -336,8 +336,7 @@ class Simulator(SimConfig):
             state = self._reroute(state, net)
         if self.redraws:
             state = self._redraw(state, net)
-        before = state.flows
-        state, busy = self._admit(state, params)
+        state, new, busy = self._admit(state, params)
         tick, state = prepare(self, state, params, ecn, busy)
         start = state.flows
         express: Array | float = 0.0
@@ -363,7 +362,7 @@ class Simulator(SimConfig):
             raised = flags.raised(state.flags, flags.BUFFERS, lost > 0)
             state = replace(state, totals=totals, flags=raised)
         state, sums = self._complete(state, sums, params, tick, slotless)
-        tick_slots = counts.FlowsOfTick(before, start, moved, state.flows)
+        tick_slots = counts.FlowsOfTick(start, moved, state.flows, new, busy)
         sums = replace(sums, counts=counts.add(self, sums.counts, tick_slots, net))
         return pfc.police(self, state, net), sums
 
@@ -386,7 +385,7 @@ class Simulator(SimConfig):
             state = replace(state, flow_log=log)
         if self.accrue:
             queues = delays.Queues(state.step, state.queue, state.pace)
-            cost, progress = delays.accrued(self, queues, net, before, flows)
+            cost, progress = delays.accrued(self, queues, net, before, flows, tick.busy)
             sums = replace(sums, accrued=sums.accrued + cost, progress=sums.progress + progress)
         traffic = state.traffic
         if self.n_tickets:
@@ -464,7 +463,7 @@ class Simulator(SimConfig):
 
     # Methods, not calls of the functions: `speed.stages` leaves these stages out to time them.
 
-    def _admit(self, state: SimState, params: SimParams) -> tuple[SimState, Array]:
+    def _admit(self, state: SimState, params: SimParams) -> tuple[SimState, Array, Array]:
         """Move arrivals of this tick into slots, see `arrivals.admit`."""
         return arrivals.admit(self, state, params)
 

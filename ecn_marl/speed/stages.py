@@ -36,8 +36,9 @@ LOADED = 50
 class NoAdmission(Simulator):
     """A simulator that admits no new flows."""
 
-    def _admit(self, state: SimState, params: SimParams) -> tuple[SimState, Array]:
-        return state, state.flows.stage != FREE
+    def _admit(self, state: SimState, params: SimParams) -> tuple[SimState, Array, Array]:
+        busy = state.flows.stage != FREE
+        return state, jnp.zeros_like(busy), busy
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ LATE_US = 1e-3
 
 def admit(
     cfg: SimConfig, state: SimState, params: SimParams
-) -> tuple[SimState, Bool[Array, " flows"]]:
+) -> tuple[SimState, Bool[Array, " flows"], Bool[Array, " flows"]]:
     """Move the arrivals of a tick into slots.
 
     Args:
@@ -42,7 +42,8 @@ def admit(
         params: parameters.
 
     Returns:
-        State with the new flows in their slots, and which slots are in use then, `[F]`.
+        State with the new flows in their slots; which slots got one, and which are in use then,
+        `[F]` each.
     """
     net = params.net
     offers = next_offers(cfg, state.traffic, params, net.nic_rate)
@@ -88,7 +89,7 @@ def admit(
     if isinstance(cfg.transport, Mixed):
         senders = cfg.transport.assign(senders, flows.kind)
     senders = cfg.transport.start(senders, params.transport, new, line, net.base_rtt)
-    return replace(
+    admitted = replace(
         state,
         flows=replace(flows, transport=senders),
         echo=fb.restart(state.echo, new, net.packet_bytes),
@@ -96,7 +97,8 @@ def admit(
         totals=counted(cfg, state.totals, state.step, offer, taken, params.window),
         flags=raised,
         crowded=crowded,
-    ), busy
+    )
+    return admitted, new, busy
 
 
 def waiting(cfg: SimConfig, state: SimState, params: SimParams) -> Int[Array, ""]:

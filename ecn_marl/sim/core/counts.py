@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.core import lifecycle as life
 from ecn_marl.sim.core import ways
-from ecn_marl.sim.core.slots import segment_sum
+from ecn_marl.sim.core.slots import in_use, segment_sum
 from ecn_marl.sim.random import Stream, binomial
 from ecn_marl.sim.state import FlowCounts, Flows, NetParams, PortSums, SimState
 from ecn_marl.sim.traffic.sizes import CHUNK, PAYLOAD, SIZE_CLASSES, wire_bytes
@@ -28,12 +28,21 @@ ELEPHANT = SIZE_CLASSES[1]
 
 
 class FlowsOfTick(NamedTuple):
-    """The flow slots in the course of a tick: before admission, after it, at its end, released."""
+    """The flow slots in the course of a tick.
 
-    before: Flows
+    Attributes:
+        start: those after admission.
+        end: those at the end of the tick.
+        released: those of finished flows are free.
+        new: which got a flow, `[F]`.
+        busy: which were in use after admission, `[F]`.
+    """
+
     start: Flows
     end: Flows
     released: Flows
+    new: Bool[Array, " flows"]
+    busy: Bool[Array, " flows"]
 
 
 def start(cfg: SimConfig, flows: Flows, net: NetParams) -> FlowCounts | None:
@@ -82,14 +91,14 @@ def add(
     if counts is None:
         return None
     real = slots.start.payload.dtype
-    used = slots.start.stage != life.FREE
-    new = used & (slots.before.stage == life.FREE)
+    used, new = slots.busy, slots.new
     entered = new
     if counts.away is not None:
         sending = (slots.end.stage == life.SENDING) | (slots.end.stage == life.DRAINING)
         away = counts.away & used & ~new
         entered = new | (away & sending)
-        counts = replace(counts, away=away & ~sending)
+        # Free slots keep what they had, so that `lanes` can skip them; nothing reads it there.
+        counts = replace(counts, away=jnp.where(used, away & ~sending, counts.away))
     if counts.entered is not None:
         since = counts.entered + by_port(cfg, slots.start, entered.astype(real))
         counts = replace(counts, entered=since)
@@ -102,7 +111,8 @@ def add(
         settled = counts.settled & ~entered
         big = used & ~settled & (bytes_so_far(slots.end, net) > ELEPHANT)
         since = counts.big_since + by_port(cfg, slots.start, big.astype(real))
-        counts = replace(counts, big_since=since, settled=settled | big)
+        settled = jnp.where(used, settled | big, counts.settled)
+        counts = replace(counts, big_since=since, settled=settled)
     if counts.class_bytes is not None:
         counts = replace(counts, class_bytes=counts.class_bytes + _class_bytes(cfg, slots, net))
     return counts
@@ -158,7 +168,7 @@ def _class_bytes(cfg: SimConfig, slots: FlowsOfTick, net: NetParams) -> Float[Ar
     freed count then: a FIFO would have sent them already (see `lifecycle.release`).
     """
     arrived = slots.end.delivered if slots.end.by_way is None else slots.end.by_way
-    delivered = jnp.where(slots.start.stage != life.FREE, arrived, 0.0)
+    delivered, busy = in_use(arrived, slots.busy), ways.per_way(slots.busy, cfg.n_ways)
     grown = slots.end.backlog - slots.start.backlog
     freed = slots.end.backlog - slots.released.backlog
     w, rows, ports = cfg.n_ways, [], _ports(cfg, slots.start)
@@ -173,7 +183,7 @@ def _class_bytes(cfg: SimConfig, slots: FlowsOfTick, net: NetParams) -> Float[Ar
         port = ways.level(ports, i, w)
         cell = jnp.where(port < n, port * 3 + size, 3 * n)
         # Differences of backlogs may round to below 0.
-        sent = jnp.maximum(beyond + ways.level(freed, i, w), 0.0)
+        sent = in_use(jnp.maximum(beyond + ways.level(freed, i, w), 0.0), busy)
         rows.append(segment_sum(sent, cell, 3 * n).reshape(n, 3))
     return jnp.concatenate(rows)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl._types import Leaf
 from ecn_marl.sim.config import SimConfig
@@ -79,19 +79,21 @@ def age(cfg: SimConfig, step: Int[Array, ""], flows: Flows) -> Float[Array, " fl
     return substeps * cfg.dt_us - flows.start_rest
 
 
-def progress(cfg: SimConfig, before: Flows, after: Flows) -> Float[Array, " flows"]:
+def progress(
+    cfg: SimConfig, before: Flows, after: Flows, busy: Bool[Array, " flows"]
+) -> Float[Array, " flows"]:
     """Share of its bytes that each flow delivered since the last tick, `[F]`; 1 over its life.
 
     Args:
         cfg: shapes and clocks.
         before: slots at the end of the tick, before completion.
         after: the same slots after `lifecycle.finish`.
+        busy: which are in use.
     """
     inside = (before.stage != life.FREE) & (before.stage != life.DONE)
     done = inside & (after.stage == life.DONE)
     # Free slots hold zeros: the masks let `lanes` skip them, see `slots.in_use`. Without them it
     # goes through all slots in the substeps, too, which takes two thirds as long again.
-    busy = before.stage != life.FREE
     backlog = in_use(before.backlog, busy).sum(0)
     unsent = before.rest_low + before.rest_high * CHUNK + backlog
     delivered = in_use(before.delivered, busy)
@@ -101,7 +103,12 @@ def progress(cfg: SimConfig, before: Flows, after: Flows) -> Float[Array, " flow
 
 
 def accrued(
-    cfg: SimConfig, queues: Queues, net: NetParams, before: Flows, after: Flows
+    cfg: SimConfig,
+    queues: Queues,
+    net: NetParams,
+    before: Flows,
+    after: Flows,
+    busy: Bool[Array, " flows"],
 ) -> tuple[Float[Array, "ports 3"], Float[Array, "ports 3"]]:
     """Slowdown and progress that accrued in a tick, by port and size class.
 
@@ -117,6 +124,7 @@ def accrued(
         net: the network.
         before: slots at the end of the tick, before completion.
         after: the same slots after `lifecycle.finish`.
+        busy: which are in use: the others have values of 0, and `lanes` can skip them.
 
     Returns:
         Slowdown and progress, `[P, 3]` each; if they are shared, their sums over ports are those
@@ -154,11 +162,12 @@ def accrued(
         for i, (low, high) in enumerate(itertools.pairwise(bounds)):
             n, hop, part = high - low, ways.level(before.hop, i, w), ways.level(share, i, w)
             cell = jnp.where(hop < n, hop * 3 + kinds, 3 * n)
-            by_queue = segment_sum(ways.per_way(values, w) * part, cell, 3 * n)
+            amount = in_use(ways.per_way(values, w) * part, ways.per_way(busy, w))
+            by_queue = segment_sum(amount, cell, 3 * n)
             levels.append(by_queue.reshape(n // classes, classes, 3).sum(1))
         return jnp.concatenate(levels)
 
-    return by_port(cost), by_port(progress(cfg, before, after))
+    return by_port(cost), by_port(progress(cfg, before, after, busy))
 
 
 def bent(
