@@ -75,19 +75,20 @@ class LoopSkipping:
             stored: nodes kept in memory.
             others: the flags to try next, in order.
         """
-        not_allowed = {}
-        for group, flag in self.skipping.items():
-            if flag is self.analysis.flag:
-                group.prevents = [
-                    i for i in group.items if not self._has_no_effect(i, group, stored)
-                ]
-                if group.prevents:
-                    not_allowed[group] = next((o for o in others if o._may_guard(group)), None)
-        for group, other in not_allowed.items():
+        own = [group for group, flag in self.skipping.items() if flag is self.analysis.flag]
+        any_taken_out = False
+        # In the order of the program, and at once: a place that an early loop writes whole is then
+        # one that later loops may leave as it is.
+        for group in sorted(own, key=lambda group: group.at):
+            group.prevents = [i for i in group.items if not self._has_no_effect(i, group, stored)]
+            if not group.prevents:
+                continue
+            any_taken_out = True
+            other = next((o for o in others if o._may_guard(group)), None)
             del self.skipping[group]
             if other is not None:
                 self.skipping[group] = other.analysis.flag
-        return bool(not_allowed)
+        return any_taken_out
 
     def _may_guard(self, group: Group) -> bool:
         """Whether a loop comes after this flag, and has nothing to do where it is False."""

@@ -332,11 +332,12 @@ class Simulator(SimConfig):
     ) -> tuple[SimState, PortSums]:
         """Admit, run the substeps, complete, and refresh what changes slowly."""
         net, c = params.net, self.n_classes
-        if self.failures:
-            state = self._reroute(state, net)
-        if self.redraws:
-            state = self._redraw(state, net)
         state, new, busy = self._admit(state, params)
+        # New flows have paths that work.
+        if self.failures:
+            state = self._reroute(state, net, busy & ~new)
+        if self.redraws:
+            state = self._redraw(state, net, busy & ~new)
         tick, state = prepare(self, state, params, ecn, busy)
         start = state.flows
         express: Array | float = 0.0
@@ -430,9 +431,9 @@ class Simulator(SimConfig):
         rows = range(self.topology.n_levels)
         return sum(segment_sum(per_way, ways.level(back, i, w), n) for i in rows)
 
-    def _reroute(self, state: SimState, net: NetParams) -> SimState:
+    def _reroute(self, state: SimState, net: NetParams, used: Array) -> SimState:
         """Move flows off links that are down; see `failures.reroute`."""
-        args = (net, state.step, state.seed, self.queue_bounds, self.n_classes)
+        args = (used, net, state.step, state.seed, self.queue_bounds, self.n_classes)
         if self.n_ways == 1:
             moved = reroute(state.flows, *args)
         else:
@@ -448,12 +449,12 @@ class Simulator(SimConfig):
         echo = fb.lose(state.echo, moved.lost, net.packet_bytes)
         return replace(state, flows=moved.flows, totals=totals, echo=echo)
 
-    def _redraw(self, state: SimState, net: NetParams) -> SimState:
+    def _redraw(self, state: SimState, net: NetParams, used: Array) -> SimState:
         """Draw paths for flows that have paused; see `flowlets.redraw`."""
         gap_us, bounds = self.flowlet_gap_us, self.queue_bounds
         up = links_up(net, state.step) if self.failures else None
         flows, *events = flowlets.redraw(
-            state.flows, net, state.seed, gap_us, bounds, self.n_classes, up
+            state.flows, used, net, state.seed, gap_us, bounds, self.n_classes, up
         )
         kept = flags.raised(state.flags, flags.WAYS, events[1].any())
         counters = zip(state.totals.flowlets or (), events, strict=True)

@@ -212,7 +212,8 @@ def test_bytes_stay_in_their_queues(backlog, since, stage, seed):
 @jax.jit
 def redraw(flows, net, seed):
     """`flowlets.redraw` on the slow network."""
-    return flowlets.redraw(flows, net, seed, 50.0, FLOWLETS.queue_bounds, 1)
+    used = flows.stage != life.FREE
+    return flowlets.redraw(flows, used, net, seed, 50.0, FLOWLETS.queue_bounds, 1)
 
 
 def by_queue(sim, flows, flow):

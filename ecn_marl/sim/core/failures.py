@@ -18,6 +18,7 @@ from ecn_marl._checks import Real, check_seed, check_value
 from ecn_marl._errors import bad_value
 from ecn_marl.sim.core import lifecycle as life
 from ecn_marl.sim.core.paths import as_offer, find_paths, queue_numbers
+from ecn_marl.sim.core.slots import busy
 from ecn_marl.sim.network.topology import Topology
 from ecn_marl.sim.random import Stream, hash_bits
 from ecn_marl.sim.state import Flows, NetParams, SimParams
@@ -106,6 +107,7 @@ class Rerouted(NamedTuple):
 
 def reroute(
     flows: Flows,
+    used: Bool[Array, " flows"],
     net: NetParams,
     step: Int[Array, ""],
     seed: Array,
@@ -116,6 +118,7 @@ def reroute(
 
     Args:
         flows: slots.
+        used: those in use whose flows did not begin just now, `[F]`.
         net: the network.
         step: substep.
         seed: uint32 of the episode.
@@ -129,13 +132,13 @@ def reroute(
     queues = jnp.where(flows.hop < highs - lows, lows + flows.hop, bounds[-1])
     forth = works[queues // classes].all(0)
     back = works[flows.back // classes].all(0)
-    used = flows.stage != life.FREE
-    broken = used & ~(forth & back)
+    # Paths break seldom: `lanes` skips all slots but these.
+    broken = busy(used & ~(forth & back))
     bits = hash_bits(seed, flows.coin.astype(jnp.int32), Stream.REROUTE)
     offer = as_offer(flows)
     paths = find_paths(net, offer, bits, up)
     local, back_queue = queue_numbers(paths, flows.kind, bounds, classes)
-    cut = used & ~forth
+    cut = broken & ~forth
     # If the last byte of a flow has arrived (first in, first out), the fluid it left behind
     # counts as delivered.
     arrived = flows.stage >= life.RETURNING
@@ -171,6 +174,7 @@ def reroute(
 
 def reroute_ways(
     flows: Flows,
+    used: Bool[Array, " flows"],
     net: NetParams,
     step: Int[Array, ""],
     seed: Array,
@@ -185,6 +189,7 @@ def reroute_ways(
 
     Args:
         flows: slots.
+        used: those in use whose flows did not begin just now, `[F]`.
         net: the network.
         step: substep.
         seed: uint32 of the episode.
@@ -198,7 +203,6 @@ def reroute_ways(
     queues = jnp.where(flows.hop < highs - lows, lows + flows.hop, bounds[-1])
     forth = works[queues // classes].reshape(n_levels, w, -1).all(0)
     back = works[flows.back // classes].all(0)
-    used = flows.stage != life.FREE
     bits = hash_bits(seed, flows.coin.astype(jnp.int32), Stream.REROUTE)
     paths = find_paths(net, as_offer(flows), bits, up, n_ways=n_sprayed)
     hop, back_queue = queue_numbers(paths, flows.kind, bounds, classes, w)

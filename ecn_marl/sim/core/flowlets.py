@@ -103,6 +103,7 @@ class Redrawn(NamedTuple):
 
 def redraw(
     flows: Flows,
+    used: Bool[Array, " flows"],
     net: NetParams,
     seed: Array,
     gap_us: float,
@@ -114,6 +115,7 @@ def redraw(
 
     Args:
         flows: slots.
+        used: those in use whose flows did not begin just now, `[F]`.
         net: the network.
         seed: uint32 of the episode.
         gap_us: pause that ends a flowlet, µs.
@@ -122,7 +124,7 @@ def redraw(
         up: which ports' links work, None for all.
     """
     flowlets: Flowlets = flows.flowlets
-    expired = (flowlets.since > gap_us) & (flows.stage == life.SENDING)
+    expired = used & (flowlets.since > gap_us) & (flows.stage == life.SENDING)
     new_empty, old_empty = (_way(flows.backlog, k).sum(0) < EMPTY for k in range(WAYS))
     # Each draw is the counter of the next one, so flowlets need not be counted.
     bits = hash_bits(seed, flowlets.draw, Stream.FLOWLET)

@@ -119,7 +119,7 @@ def forward(
     # Unrolled, since levels have different numbers of queues.
     for i, (low, high) in enumerate(itertools.pairwise(cfg.queue_bounds)):
         span = slice(low, high)
-        entering, free = _entering(moving, flows, (i, w), span, queue, free, ports)
+        entering, free = _entering(moving, flows, busy, (i, w), span, queue, free, ports)
         dropped = dropped + (moving - entering)
         hop = ways.level(flows.hop, i, w)
         fluid = Fluid(
@@ -176,6 +176,7 @@ def _moved(
 def _entering(
     arriving: Float[Array, " n"],
     flows: Flows,
+    busy: Bool[Array, " n"],
     position: tuple[int, int],
     span: slice,
     queue: Float[Array, " queues"],
@@ -193,11 +194,11 @@ def _entering(
     if ports.limit is not None:
         room = ports.limit[span] - queue[span]
         keep = tail_drop(entering, ways.level(flows.hop, i, w), room)
-        entering = jnp.where(stage == life.DONE, entering, entering * keep)
+        entering = in_use(jnp.where(stage == life.DONE, entering, entering * keep), busy)
     if ports.site is not None and free is not None:
         switch = ways.level(ports.site[1], i, w)
         keep = jnp.where(stage == life.DONE, 1.0, tail_drop(entering, switch, free))
-        entering = entering * keep
+        entering = in_use(entering * keep, busy)
         # A switch may have ports on several levels: what enters here takes room there.
         free = jnp.maximum(free - segment_sum(entering, switch, free.shape[0]), 0.0)
     return entering, free

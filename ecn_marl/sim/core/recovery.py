@@ -26,6 +26,7 @@ from jaxtyping import Array, Bool, Float
 from ecn_marl._types import Leaf
 from ecn_marl.sim.core import lifecycle as life
 from ecn_marl.sim.core.hops import Moved
+from ecn_marl.sim.core.slots import in_use
 from ecn_marl.sim.state import Flows
 
 
@@ -57,13 +58,19 @@ def restart(gaps: Gaps, new: Bool[Array, " flows"]) -> Gaps:
 
 
 def discard(
-    flows: Flows, moved: Moved, back_wait: Float[Array, " flows"], packet: Array, dt: float
+    flows: Flows,
+    moved: Moved,
+    busy: Bool[Array, " flows"],
+    back_wait: Float[Array, " flows"],
+    packet: Array,
+    dt: float,
 ) -> tuple[Flows, Moved]:
     """Let go-back-N receivers discard the bytes after a gap, at the end of a substep.
 
     Args:
         flows: slots, after the hops.
         moved: what the queues did; bytes delivered are in `out`.
+        busy: which slots are in use, `[F]`.
         back_wait: queueing delay of the ACKs, µs, `[F]`.
         packet: wire bytes of a packet.
         dt: substep, µs.
@@ -76,10 +83,11 @@ def discard(
     covered = jnp.clip(gaps.void, 0.0, dt)
     covered = covered + jnp.where(opens, dt - jnp.maximum(gaps.until, covered), 0.0)
     # What a done flow left in the queues has arrived already, see `lifecycle.release`.
-    wasted = jnp.where(flows.stage == life.DONE, 0.0, moved.out * (covered / dt))
+    discarded = jnp.where(flows.stage == life.DONE, 0.0, moved.out * (covered / dt))
+    wasted = in_use(discarded, busy)
     # Lost bytes open a gap of their own only if they would arrive after the void.
     share = jnp.clip((dt + moved.wait - gaps.void) / dt, 0.0, 1.0)
-    lost = jnp.where(gaps.until < 0, share * moved.dropped, 0.0)
+    lost = in_use(jnp.where(gaps.until < 0, share * moved.dropped, 0.0), busy)
     missed = (lost > 0) & (gaps.short + lost >= packet)
     # Without lost bytes nothing is missed, but the quotient must stay finite.
     part = jnp.clip((packet - gaps.short) / jnp.maximum(lost, 1e-3), 0.0, 1.0)

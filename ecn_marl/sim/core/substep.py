@@ -43,7 +43,8 @@ def substep(
     sent = nic.send(state.flows, state.level, tick.nic, rate, room, events, dt, transport.latched)
     flows, moved = hops.forward(cfg, state, sent, tick.ports, tick.busy)
     if flows.gaps is not None:
-        flows, moved = recovery.discard(flows, moved, tick.line.back_wait, tick.line.packet, dt)
+        line = tick.line
+        flows, moved = recovery.discard(flows, moved, tick.busy, line.back_wait, line.packet, dt)
     # What the rests have gained: the bytes dropped, but for the rounding of the rests.
     again = slots.in_use(flows.rest_low - sent.flows.rest_low, tick.busy)
     observed = feedback.Observed(
