@@ -106,7 +106,7 @@ def make_plan(
     keys: dict[Map | Write, list[Map]] = defaultdict(list)
     for analysis in analyses:
         for item in analysis.lazy:
-            if item not in of_flags:
+            if (item if isinstance(item, Map) else item.store) not in of_flags:
                 keys[item].append(analysis.flag)
     shared = _steps([i for i in top.items if not _differs(i)], needed, {})
     steps = _steps([i for i in top.items if _differs(i)], needed, keys)

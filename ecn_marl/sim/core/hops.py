@@ -107,11 +107,13 @@ def forward(
         Slots with new backlogs (dropped bytes are to be sent again), and the result.
     """
     flows, queue, c, w = sent.flows, state.queue, cfg.n_classes, cfg.n_ways
-    moving = sent.give if ports.share is None else (ports.share * sent.give).reshape(-1)
+    busy = ways.per_way(busy, w)
+    moving = sent.give
+    if ports.share is not None:
+        moving = in_use((ports.share * sent.give).reshape(-1), busy)
     dropped = jnp.zeros_like(moving)
     way = _Way(*(jnp.zeros_like(moving),) * 3)
     last = last_byte.start(flows, sent, ports.share)
-    busy = ways.per_way(busy, w)
     levels = []
     pool = state.pool.at[0].add(ports.ack_bytes)
     service = Service(ports.weights, ports.packet, cfg.dt_us, cfg.softness, cfg.mark_quantum)
