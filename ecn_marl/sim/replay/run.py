@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ecn_marl import lanes
 from ecn_marl._errors import bad_value
 from ecn_marl.sim.core import lifecycle as life
 from ecn_marl.sim.core.paths import Paths, find_paths
@@ -170,25 +171,28 @@ def _paths(ideal: str, params: SimParams, seed: Array) -> Paths:
     return find_paths(net, rows, hash_bits(seed, number, Stream.PATH), ideal=ideal)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jax.jit, static_argnums=(0, 1))
 def _advance(
-    sim: Simulator, state: SimState, params: SimParams, ecn: Ecn, n: Array
+    sim: Simulator, samples: int, state: SimState, params: SimParams, ecn: Ecn
 ) -> tuple[SimState, Rows, Array]:
-    """Simulate `n` samples, at most `CHUNK_SAMPLES`.
+    """Simulate a number of samples.
+
+    It is a batch of one: `lanes` take a sixth of the time that XLA takes, and pass over free slots.
 
     Returns:
-        State, rows `[CHUNK_SAMPLES, P]` (zero from row `n` on), and whether the network is empty
-        with no flow left to start.
+        State, rows `[samples, P]`, and whether the network is empty with no flow left to start.
     """
-    blank = jnp.zeros((CHUNK_SAMPLES, sim.topology.n_ports), state.queue.dtype)
 
-    def sample(i: Array, carry: tuple[SimState, Rows]) -> tuple[SimState, Rows]:
-        state, rows = carry
-        state, stats = sim.interval(state, params, ecn)
-        return state, Rows(*[x.at[i].set(getattr(stats, f)) for f, x in rows._asdict().items()])
+    def all_samples(state: SimState, params: SimParams, ecn: Ecn) -> tuple[SimState, Rows]:
+        def sample(state: SimState, _: None) -> tuple[SimState, Rows]:
+            state, stats = sim.interval(state, params, ecn)
+            return state, Rows(*[getattr(stats, name) for name in Rows._fields])
 
-    # n is traced, so that a last, shorter chunk needs no compilation of its own.
-    state, rows = jax.lax.fori_loop(0, n, sample, (state, Rows(*[blank] * len(Rows._fields))))
+        return jax.lax.scan(sample, state, None, length=samples)
+
+    run = jax.vmap(lanes.mapped(all_samples, {0: 0}), (0, None, None))
+    batch = jax.tree.map(lambda x: x[None], state)
+    state, rows = jax.tree.map(lambda x: x[0], run(batch, params, ecn))
     idle = (
         (state.traffic[0].next == params.traffic[0].src.shape[0])
         & jnp.all(state.flows.stage == life.FREE)
@@ -212,8 +216,9 @@ def _run(
     state, samples = _start(sim, key, params), len(record.queue)
     done, idle = 0, False
     while done < samples and not idle:
+        # A last, shorter chunk is a program of its own.
         n = min(CHUNK_SAMPLES, samples - done)
-        state, rows, empty = _advance(sim, state, params, ecn, jnp.int32(n))
+        state, rows, empty = _advance(sim, n, state, params, ecn)
         record.add(done, n, rows)
         done, idle = done + n, bool(empty)
         if progress:
