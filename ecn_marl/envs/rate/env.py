@@ -45,6 +45,9 @@ from ecn_marl.sim.transports.rate_agent import RateAgentState
 BASE_GBPS = 25.0
 """Link rate for which ECN thresholds in KB are meant; they scale with the rate of a port."""
 
+MOST_IN_LANES = 512
+"""Flows up to which environments run in `lanes`; with more, XLA alone fills its vectors."""
+
 # numpy, because jnp would start JAX's backend at import.
 CHANGE = float(np.log(1.2))
 """Unit of changes of rate in observations: the largest factor, as a logarithm."""

@@ -41,15 +41,12 @@ from ecn_marl import lanes
 from ecn_marl._checks import Whole, check_seed, check_value
 from ecn_marl._errors import bad_value
 from ecn_marl._flags import FLAGGED
-from ecn_marl.envs.rate.env import RateEnv, RateState, thresholds
+from ecn_marl.envs.rate.env import MOST_IN_LANES, RateEnv, RateState, thresholds
 from ecn_marl.envs.rate.scenarios import RateScenario
 from ecn_marl.sim.metrics import counter_bytes
 from ecn_marl.sim.network.topology import GBPS
 from ecn_marl.sim.simulator import SimParams, SimState, Simulator
 from ecn_marl.sim.state import PortSums
-
-MOST_IN_LANES = 512
-"""Flows up to which environments run in `lanes`; with more, XLA alone fills its vectors."""
 
 ROWS = 25
 """Rows per compiled call."""

@@ -25,7 +25,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl._fork import check_process
 from ecn_marl._programs import Programs
 from ecn_marl.envs.agent_checks import check_actions, reset_options, space_of
-from ecn_marl.envs.rate.env import RateEnv, RateParams, RateState
+from ecn_marl.envs.rate.env import MOST_IN_LANES, RateEnv, RateParams, RateState
 from ecn_marl.envs.rate.scenarios import RateScenario, make_rate
 
 MAX_STEPS = 2**31 - 1
@@ -47,18 +47,27 @@ def _compiled(core: RateEnv, user: object = None) -> tuple[Callable[..., Any], .
 
 
 def _compile(core: RateEnv) -> tuple[Callable[..., Any], ...]:
-    """Compiled reset and step to the next event."""
+    """Compiled reset and step to the next event; a batch of one, for the sake of lanes."""
     import jax
     import jax.numpy as jnp
 
-    def step(state: RateState, action: jax.Array, params: RateParams) -> PyTree:
-        unused = jax.random.key(0)  # an episode's randomness is in its state
+    from ecn_marl import lanes
 
+    def one(state: RateState, action: jax.Array, params: RateParams) -> PyTree:
+        # An episode's randomness is in its state.
+        return core.step(jax.random.key(0), state, action, params)
+
+    few = core.sim.slots <= MOST_IN_LANES
+    mapped: Callable[..., Any] = lanes.mapped(one) if few else one
+
+    def step(state: RateState, action: jax.Array, params: RateParams) -> PyTree:
         def over(carry: PyTree) -> jax.Array:
             return jnp.any(carry[2]) | jnp.any(carry[4]["acts"])
 
         def go_on(carry: PyTree) -> PyTree:
-            obs, state, reward, _, truncated, info = core.step(unused, carry[1], action, params)
+            batch = jax.tree.map(lambda x: jnp.asarray(x)[None], (carry[1], action))
+            after = jax.vmap(mapped, (0, 0, None))(*batch, params)
+            obs, state, reward, _, truncated, info = jax.tree.map(lambda x: x[0], after)
             return obs, state, truncated, reward, info
 
         # A step passes before the first test. The last step's rewards are all there are, because no
