@@ -65,7 +65,7 @@ def interaction_table(found: Mapping[str, Any]) -> Table:
     for column in ("phase", "ports", "others"):
         table.add_column(column)
     table.add_column("best Kmin, KB", justify="right", no_wrap=True)
-    table.add_column("cost of the other best one [95%]", justify="right", no_wrap=True)
+    table.add_column("cost of another case's best [95%]", justify="right", no_wrap=True)
     for row in found["pairs"]:
         for group in (0, 1):
             best = ", ".join(kmin[i] for i in row["best"][group])
