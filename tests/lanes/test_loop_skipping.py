@@ -87,7 +87,7 @@ STEPS: dict[str, Callable[..., tuple[Any, ...]]] = {
 @settings(max_examples=15)
 @given(
     st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=6),
-    st.sampled_from(["one loop", "two loops", "no loop"]),
+    st.sampled_from(["one loop", "two loops", "two loops and after", "no loop"]),
 )
 def test_results_are_those_of_all_elements(names: list[str], shape: str) -> None:
     """Random programs, to the bit, whatever is passed over and whatever may not be."""
@@ -104,7 +104,7 @@ def test_results_are_those_of_all_elements(names: list[str], shape: str) -> None
         on = lanes.busy((stage > 0) | new)
         stage = jnp.where(new, 2, stage)
         b = jnp.where(new, -1.0, b)
-        if shape == "two loops":
+        if shape.startswith("two loops"):
 
             def inner(carry: Any, _: None) -> Any:
                 a, b, s = carry
@@ -114,6 +114,11 @@ def test_results_are_those_of_all_elements(names: list[str], shape: str) -> None
             (a, b, s), _ = lax.scan(inner, (a, b, s), None, length=2)
         else:
             a, b, s = work(on, a, b, s, i)
+        if shape.endswith("after"):
+            # What an inner loop leaves is read, and kept where nothing changes.
+            rows = jnp.zeros(4).at[jnp.where(on, i % 3, 3)].add(where(on, a + b, 0.0))
+            a, b = where(on, jnp.clip(b - 1.0, -99.0, 99.0), a), where(on, 0.0, b)
+            s = jnp.clip(s + rows[:3] + where(on, a, 0.0).sum(), -99.0, 99.0)
         stage = jnp.where(on, stage - 1, stage)
         return (stage, a, b, s, (i + 3) % N), None
 
