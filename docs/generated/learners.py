@@ -208,16 +208,16 @@ def budgets() -> str:
 
 
 def needs() -> str:
-    """J without memory, with messages and with a critic that sees all, to that of `ippo`."""
+    """J without memory, with a critic that sees all and with messages, to that of `ippo`."""
     rows = []
     for scenario, found in needed().items():
         cells = [_ratio(found[name]) if name in found else DASH for name in ("memory", *JOINT)]
         rows.append((f"`{scenario}`", *cells, label(scenario)))
-    head = ("scenario", "without memory", "`gnn`, messages", "`mappo`, its settings and critic")
+    head = ("scenario", "without memory", "`mappo`, a critic of all ports", "`gnn`, messages")
     return markdown((*head, "label"), rows)
 
 
-JOINT = ("gnn", "mappo")
+JOINT = ("mappo", "gnn")
 """Learners that use what other ports know."""
 
 WORTH = 0.01
@@ -252,13 +252,13 @@ def label(scenario: str) -> str:
     """What a scenario asks of a policy: `memory`, `coordination`, both, or `reactive`; or a dash.
 
     A policy that sees three intervals is called reactive here. An effect that has not been measured
-    is named with a question mark. Coordination is what `gnn` gains, which has `ippo`'s settings;
-    `mappo` has settings of its own, so its critic need not be the reason for what it gains.
+    is named with a question mark. Coordination is what `mappo` gains, which has `ippo`'s settings
+    but for persistence; `gnn` has others, so messages need not be the reason for what it gains.
     """
     found = needed().get(scenario, {})
     if not found:
         return DASH
-    mean, half = found.get("gnn", (None, 0.0))
+    mean, half = found.get("mappo", (None, 0.0))
     joint = None if mean is None else _certain(-mean, half)
     memory = _certain(*found["memory"]) if "memory" in found else None
     names = [

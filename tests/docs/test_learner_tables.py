@@ -11,13 +11,13 @@ def tables(monkeypatch):
     from generated import learners
 
     def given(memory: float, joint: float, noise: float = 0.0):
-        """J without memory and that of `gnn`, relative to `ippo`; seeds differ by `noise`."""
+        """J without memory and that of `mappo`, relative to `ippo`; seeds differ by `noise`."""
         rng = np.random.default_rng(0)
         seeds = 5.0 * np.exp(rng.normal(0.0, 0.05, 10))
         episodes = np.exp(rng.normal(0.0, 0.3, 64))
         other = memory * np.exp(noise * rng.normal(size=10))
         scores = np.outer(seeds, episodes)
-        sealed = {"scenario": "x", "scores": {"ippo": scores, "gnn": joint * scores}}
+        sealed = {"scenario": "x", "scores": {"ippo": scores, "mappo": joint * scores}}
         arms = [
             {"scenario": "x", "arm": "", "seeds": seeds},
             {"scenario": "x", "arm": "flows", "seeds": seeds * other, "probe": "memory"},
@@ -40,12 +40,12 @@ def tables(monkeypatch):
         (1.005, 0.995, 0.0, "reactive"),
         (1.02, 1.00, 0.2, "reactive"),
     ],
-    ids=["level", "memory", "messages", "both", "worse", "too little", "not certain"],
+    ids=["level", "memory", "others", "both", "worse", "too little", "not certain"],
 )
 def test_labels(tables, memory, joint, noise, label):
     learners = tables(memory, joint, noise)
     assert learners.label("x") == label
-    effect, half = learners.needed()["x"]["gnn"]
+    effect, half = learners.needed()["x"]["mappo"]
     assert effect == pytest.approx(np.log(joint), abs=1e-9) and half < 1e-9
     if not noise:
         assert learners.needed()["x"]["memory"][0] == pytest.approx(np.log(memory))
