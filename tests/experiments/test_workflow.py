@@ -105,7 +105,8 @@ def test_training_in_a_benchmark_scenario_starts_from_its_recipe():
     assert job.options["history"] == 1 and job.options["credit"] == "flows"
     assert "history" not in jobs.new_job("ippo", {}, {"features": "flows"}, []).options
     assert job.options["max_steps"] == 8, "20 intervals of 100 µs"
-    assert job.settings["gamma"] == 0.9975 and job.settings["envs"] == 4
+    assert job.settings["gamma"] == 0.995 and job.settings["persistence"] == 0.5
+    assert job.settings["envs"] == 4
     paper = jobs.new_job("ippo", {}, {"reward": "pet"}, [])
     assert paper.options["reward"] == "pet"
     assert not {"credit", "reward_options"} & set(paper.options), "they belong to another reward"
