@@ -126,11 +126,10 @@ def headroom(
         }
     between = None
     if interaction:
-        show(0, "best responses")
         between = {
             "settings": [list(DEPTHS[rung]) for rung in TRIED],
             "episodes": interaction,
-            "pairs": best_responses(arena, interaction, seed),
+            "pairs": best_responses(arena, interaction, seed, show),
         }
     gain = next(row["gain"] for row in rows if row["name"] == ORACLE)
     return {
@@ -148,8 +147,15 @@ def headroom(
     }
 
 
-def best_responses(arena: Arena, episodes: int, seed: int) -> list[dict[str, Any]]:
+def best_responses(
+    arena: Arena, episodes: int, seed: int, show: Callable[[int, str], None]
+) -> list[dict[str, Any]]:
     """Best responses of groups of ports to each other; other ports have the oracle's settings."""
     settings = [DEPTHS[rung] for rung in TRIED]
     base = arena.search(ORACLE).settings
-    return between_groups(arena.env(BEST), settings, episodes, base=base, seed=seed)
+
+    def progress(done: int) -> None:
+        show(done, "best responses")
+
+    env = arena.env(BEST)
+    return between_groups(env, settings, episodes, base=base, seed=seed, progress=progress)

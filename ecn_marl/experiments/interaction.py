@@ -11,7 +11,7 @@ the picking does not count as interaction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -173,6 +173,7 @@ def between_groups(
     base: Float[np.ndarray, "phases groups 3"],
     seed: int = 0,
     batch: int = 32,
+    progress: Callable[[int], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Best responses of every two groups of ports to each other, in every phase of the traffic.
 
@@ -183,6 +184,7 @@ def between_groups(
         base: settings of all groups elsewhere and at other times.
         seed: which episodes of the evaluation stream.
         batch: episodes run at once.
+        progress: called with the number of episodes run.
 
     Returns:
         `BestResponses.as_dict` of every phase and pair of groups, with the `phase`.
@@ -201,7 +203,8 @@ def between_groups(
         groups = {name: now & (of_port == name) for name in pair}
         tables.append(_combined(env, groups, settings, by_port))
     # All in one program: another set of tables would be compiled anew.
-    metrics = play(env, np.concatenate(tables), episodes, seed=seed, batch=batch)
+    stacked = np.concatenate(tables)
+    metrics = play(env, stacked, episodes, seed=seed, batch=batch, progress=progress)
     each, rows = len(settings) ** 2, []
     for i, (phase, *pair) in enumerate(pairs):
         part = {name: x[i * each : (i + 1) * each] for name, x in metrics.items()}
@@ -259,6 +262,7 @@ def play(
     *,
     seed: int = 0,
     batch: int = 32,
+    progress: Callable[[int], None] | None = None,
 ) -> dict[str, np.ndarray]:
     """Metrics of episodes under thresholds given by phase and port.
 
@@ -268,6 +272,7 @@ def play(
         episodes: episodes of every table, the same for all.
         seed: which episodes of the evaluation stream.
         batch: episodes run at once.
+        progress: called with the number of episodes run.
 
     Returns:
         Those of `EcnEnv.episode_metrics`, each `[tables, episodes, ...]`.
@@ -284,5 +289,6 @@ def play(
     run = Candidates(env, params, build, batch=batch)
     keys = evaluation_keys(seed, episodes)
     table, episode = np.divmod(np.arange(len(scaled) * episodes), episodes)
-    metrics = run(keys[episode], scaled[table])
+    show = None if progress is None else lambda: progress(run.runs)
+    metrics = run(keys[episode], scaled[table], show)
     return {k: v.reshape(len(scaled), episodes, *v.shape[1:]) for k, v in metrics.items()}
