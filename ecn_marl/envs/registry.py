@@ -448,6 +448,7 @@ def _simulator(spec: Scenario, counts: tuple[str, ...], reward: Reward) -> Simul
         failures=bool(spec.failing),
         classes=spec.classes,
         class_of=spec.class_of,
+        placement=spec.placement,
         jitter_us=spec.jitter_us,
         softness=spec.softness,
         mark_quantum=spec.mark_quantum,

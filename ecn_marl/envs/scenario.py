@@ -63,6 +63,8 @@ class Scenario:
             with senders, a queue at every port and a weight; empty for one class. All queues of a
             port have the thresholds that its agent sets.
         class_of: traffic class of each source; empty for the first.
+        placement: groups of hosts (their numbers) that change places in every episode, e.g.
+            `((0, 1, 2, 3),)`, see `sim.traffic.placement`; empty for hosts that stay.
         jitter_us: NIC processing adds up to this to every feedback delay, µs.
         softness: width over which the marking curve is rounded, bytes; 0 for plain RED.
         mark_quantum: step of marking probabilities, see `SimConfig`.
@@ -104,6 +106,7 @@ class Scenario:
     host_groups: Annotated[tuple[HostGroup, ...], Each(Kind((HostGroup,), "a HostGroup"))] = ()
     classes: Annotated[tuple[Any, ...], Each(CLASS)] = ()
     class_of: Annotated[tuple[int, ...], Each(Whole(low=0))] = ()
+    placement: Annotated[tuple[tuple[int, ...], ...], Each(Each(Whole(low=0), least=2))] = ()
     jitter_us: float = 0.0
     softness: float = 0.0
     mark_quantum: float = 0.0

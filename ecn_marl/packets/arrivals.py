@@ -55,6 +55,7 @@ class Sources(NamedTuple):
     traffic: tuple[PyTree, ...]
     totals: Totals
     flags: Leaf
+    places: Leaf
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -75,7 +76,7 @@ def draw(cfg: SimConfig, ticks: int, state: Sources, params: SimParams) -> tuple
         sizes = [o.src.shape[0] for o in offers]
         of_source = np.array(cfg.class_of or [0] * len(sizes), np.int32)
         kind = jnp.asarray(np.repeat(of_source, sizes))
-        offer = fluid.joined(cfg, offers, params)
+        offer = fluid.joined(cfg, offers, params, state.places)
         due = offer.valid & (offer.start < cfg.tick_us)
         number = state.totals.started + jnp.cumsum(due) - 1
         bits = hash_bits(state.seed, number.astype(jnp.int32), Stream.PATH)

@@ -62,7 +62,9 @@ class Interval:
         # Flows are numbered as they are drawn, those that wait among them.
         started = state.totals.started + cfg.waiting(state, params)
         totals = replace(state.totals, started=started)
-        self._sources = Sources(state.step, state.seed, state.traffic, totals, state.flags)
+        self._sources = Sources(
+            state.step, state.seed, state.traffic, totals, state.flags, state.places
+        )
         self._empty = view.start_of_interval(cfg, self._before, params)
         view.clear_counters(self.net)
         ticks, levels = cfg.interval_steps // cfg.tick_steps, cfg.topology.n_levels

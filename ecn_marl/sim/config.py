@@ -20,6 +20,7 @@ from ecn_marl.sim.feedback import ACKS, CNP, FIELD, TELEMETRY, cnp
 from ecn_marl.sim.network.topology import GBPS, Topology
 from ecn_marl.sim.state import COUNTS
 from ecn_marl.sim.traffic.base import Source
+from ecn_marl.sim.traffic.placement import check_placement
 from ecn_marl.sim.traffic.sizes import PAYLOAD
 from ecn_marl.sim.traffic.sizing import with_widths
 from ecn_marl.sim.traffic.tickets import tickets_of
@@ -98,6 +99,8 @@ class SimConfig:
         failures: whether links can fail (see `failures.fail_links`).
         classes: traffic classes; empty for a single one.
         class_of: traffic class of each traffic source; empty for the first.
+        placement: groups of hosts (their numbers) that change places with each other in every
+            episode, see `sim.traffic.placement`; empty for hosts that stay.
         ideal: the completion time that slowdowns are relative to, one of `paths.IDEALS`: that of
             the flow alone in the network, or the recorded packet simulator's formula.
         flow_log: room for so many finished flows in `SimState.flow_log`, 0 for no such log.
@@ -130,6 +133,7 @@ class SimConfig:
     failures: Annotated[bool, Flag()] = False
     classes: tuple[TrafficClass, ...] = ()
     class_of: tuple[int, ...] = ()
+    placement: tuple[tuple[int, ...], ...] = ()
     ideal: Annotated[str, TEXT] = ALONE
     flow_log: Annotated[int, Whole(low=0)] = 0
 
@@ -144,6 +148,8 @@ class SimConfig:
         # Widths fix shapes, so `auto` becomes a number here.
         traffic = with_widths(self.traffic, self.topology, self.tick_us)
         object.__setattr__(self, "traffic", traffic)
+        placement = check_placement(self.placement, self.topology, traffic)
+        object.__setattr__(self, "placement", placement)
         if self.mark_quantum and self.softness:
             raise bad_value("mark_quantum", self.mark_quantum, "0 with a softness above 0")
         if self.loss_recovery not in RECOVERIES:

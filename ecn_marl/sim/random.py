@@ -37,6 +37,8 @@ class Stream(IntEnum):
     """Count of marked packets."""
     FLOWLET = 23
     """Paths of flowlets."""
+    PLACE = 24
+    """Places of hosts."""
     PHASE_LENGTH = 40
     """Lengths of a timeline's phases."""
 

@@ -47,6 +47,7 @@ from ecn_marl.sim.core.tick import Tick, prepare
 from ecn_marl.sim.state import Flows, NetParams, PortStats, PortSums, SimParams, SimState, Totals
 from ecn_marl.sim.traffic import tickets
 from ecn_marl.sim.traffic.base import program_of
+from ecn_marl.sim.traffic.placement import draw_places
 from ecn_marl.sim.traffic.sizes import CHUNK, HEADER, PAYLOAD, exact_add
 from ecn_marl.sim.units import GBPS, MIB
 
@@ -199,6 +200,7 @@ class Simulator(SimConfig):
             crowded=jnp.zeros((), bool),
             pace=None if self.n_classes == 1 else self._full_pace(params),
             flow_log=self._empty_log(real) if self.flow_log else None,
+            places=draw_places(seed, self.placement, t.n_hosts) if self.placement else None,
         )
 
     def empty_flows(self) -> Flows:

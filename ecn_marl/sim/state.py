@@ -250,6 +250,7 @@ class SimState:
         flags: structures of fixed size that were too small so far, a bit each, see `core.flags`.
         crowded: whether a flow found no free slot in the last tick.
         flow_log: the flows that have finished, a `flow_log.FlowLog`; None if it is not kept.
+        places: where every host of the sources stands, `[H]`; None if hosts stay.
     """
 
     step: Leaf
@@ -272,6 +273,7 @@ class SimState:
     crowded: Leaf
     pace: Leaf = None
     flow_log: PyTree = None
+    places: Leaf = None
 
 
 @struct.dataclass

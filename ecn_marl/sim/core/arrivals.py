@@ -48,7 +48,7 @@ def admit(
     net = params.net
     offers = next_offers(cfg, state.traffic, params, net.nic_rate)
     sizes = [o.src.shape[0] for o in offers]
-    offer = joined(cfg, offers, params)
+    offer = joined(cfg, offers, params, state.places)
     # numpy: the source, and so the class, of every offer is known while tracing.
     kind = np.repeat(np.array(cfg.class_of or [0] * len(sizes), np.int32), sizes)
     flows, new, busy, line, taken = life.admit(
@@ -123,11 +123,18 @@ def next_offers(
     ]
 
 
-def joined(cfg: SimConfig, offers: list[Offer], params: SimParams) -> Offer:
-    """One offer of all sources, with the numbers, tickets and headers that flows have here."""
+def joined(
+    cfg: SimConfig, offers: list[Offer], params: SimParams, places: Int[Array, " hosts"] | None
+) -> Offer:
+    """One offer of all sources, with the hosts, numbers, tickets and headers that flows have here.
+
+    `places` is where hosts stand, see `SimState`.
+    """
     offers = _numbered(offers, params)
     offers = tickets.with_tickets(offers, tickets.ticket_bounds(cfg.traffic))
     offer: Offer = jax.tree.map(lambda *x: jnp.concatenate(x), *offers)
+    if places is not None:
+        offer = replace(offer, src=places[offer.src], dst=places[offer.dst])
     if not cfg.transport.header:
         return offer
     high, low = add_headers(offer.wire_high, offer.wire_low, cfg.transport.header)
