@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ecn_marl.cli.app import app, examples_text
 from ecn_marl.cli.terminal import Json, Seed, show_tables, write_bytes
+
+if TYPE_CHECKING:
+    from ecn_marl.envs.scenario import Scenario
 
 
 @app.command(
@@ -78,8 +81,12 @@ def _list_scenarios(as_json: bool, every: bool) -> None:
     for policy in pretrained_policies():
         scenario = read_policy(PRETRAINED + policy).header["scenario"]
         trained.setdefault(scenario, []).append(PRETRAINED + policy)
-    shown = [n for n in names() if every or not (n in PAPERS or lookup(n).superseded)]
-    rows = [_scenario_row(name) | {"pretrained": trained.get(name, [])} for name in shown]
+    specs = {n: lookup(n) for n in names() if every or n not in PAPERS}
+    rows = [
+        _scenario_row(name, spec) | {"pretrained": trained.get(name, [])}
+        for name, spec in specs.items()
+        if every or not spec.superseded
+    ]
     if as_json:
         typer.echo(json_text(rows))
         return
@@ -94,22 +101,23 @@ def _list_scenarios(as_json: bool, every: bool) -> None:
         typer.echo(f"With --all: {len(names()) - len(rows)} more, of papers or superseded.")
 
 
-def _scenario_row(name: str) -> dict[str, Any]:
-    """A scenario's network, agents and times."""
-    from ecn_marl.envs.registry import PAPERS, about, lookup, make
+def _scenario_row(name: str, spec: Scenario) -> dict[str, Any]:
+    """A scenario's network, agents and times. Mixed senders alone need its environment."""
+    from ecn_marl.envs.registry import PAPERS, about, make
+    from ecn_marl.sim.transports import as_transport
 
-    spec, env = lookup(name), make(name)
-    net = env.sim.topology
+    net = spec.topology
+    senders = make(name).sim.transport if spec.classes else as_transport(spec.transport)
     return {
         "name": name,
         "about": about(name),
         "topology": net.name,
         "hosts": net.n_hosts,
-        "agents": env.num_agents,
+        "agents": net.n_ports,
         "port_gbps": sorted({p.gbps for p in net.ports}),
-        "transport": f"{env.sim.transport.kind}:{env.sim.transport.name}",
-        "interval_us": env.interval_us,
-        "max_steps": env.horizon,
+        "transport": f"{senders.kind}:{senders.name}",
+        "interval_us": spec.interval_us,
+        "max_steps": spec.max_steps,
         "benchmark": spec.benchmark,
         "paper": PAPERS.get(name, ""),
         "superseded": spec.superseded,
