@@ -201,6 +201,7 @@ def test_parts_that_cannot_be_are_refused(part, message):
 IDEAL_TIMES = {
     ("storage-train-v0", 0): ai.ring_us(8, storage_train.GRADIENTS),
     ("storage-train-v0", 1): ai.fill_us(storage_train.STRIPE),
+    ("storage-train-full-v0", 35): ai.ring_us(8, storage_train.GRADIENTS),
     ("all-reduce-v0", 0): ai.ring_us(12, all_reduce.GRADIENTS),
     ("two-jobs-v0", 0): two_jobs.exchange_us(two_jobs.LARGE_BYTES),
     ("wide-restore-v0", 0): ai.fill_us(wide_restore.STRIPE),

@@ -59,6 +59,7 @@ add("pet-fabric-v0", pet_fabric.scenario)
 
 # AI fabrics: jobs' steps count, see `envs.objectives`.
 add("storage-train-v0", storage_train.scenario)
+add("storage-train-full-v0", storage_train.full)
 add("decode-cache-v0", decode_cache.scenario)
 add("wide-restore-v0", wide_restore.scenario)
 add("two-jobs-v0", two_jobs.scenario)
