@@ -46,6 +46,7 @@ from ecn_marl.sim.transports import parse_transport
 from ecn_marl.envs.episode import HostGroup
 from ecn_marl.envs.rate.scenarios import RateScenario
 from ecn_marl.envs.actions import DiscreteAction
+from ecn_marl.envs.registry import lookup
 from ecn_marl.sim.traffic.graphs import Node
 from ecn_marl.sim.replay import Settings, replay
 from ecn_marl.sim.traffic.schedules import schedule
@@ -99,6 +100,7 @@ def thresholds(*setting, **options):
     return scaled_ecn(sim(Poisson()).net, *setting, **options)
 
 LINE = Timeline((500.0, 500.0))
+SPEC = lookup("incast-v0")
 messages = []
 for code, _ in json.load(sys.stdin):
     began = time.monotonic()
@@ -202,6 +204,10 @@ CASES = [
         flows=["1", "True", "()"],
     ),
     ("env(initial='1,1e38,1')", "Kmin, Kmax"),
+    ("ecn_marl.evaluate('rule', SPEC)", "scenario = 'a Scenario'"),
+    ("ecn_marl.train('ippo', SPEC)", "scenario = 'a Scenario'"),
+    ("ecn_marl.bench(SPEC)", "scenario = 'a Scenario'"),
+    ("ecn_marl.bench([SPEC])", "scenario = 'a Scenario'"),
     ("sim(Poisson(), placement='0,1')", "placement = '0,1'"),
     ("sim(Poisson(), placement=((0, 1), (1, 2)))", "placement = ((0, 1), (1, 2))"),
     ("env(transport='dcqcn:hpcc-paper,g=inf')", "g = inf"),

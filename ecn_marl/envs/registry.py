@@ -110,13 +110,25 @@ def lookup(name: str) -> Scenario:
     """The scenario of a name, as registered.
 
     Raises:
-        ValueError: unknown name, with the nearest ones, or its successor.
+        ValueError: no name, or an unknown one, with the nearest ones or its successor.
     """
+    check_name(name)
     _load_builtin()
     if name in SUCCESSORS and name not in SCENARIOS:
         allowed = f"{SUCCESSORS[name]}: this one was taken out, it gained by its reward's weights"
         raise bad_value("scenario", name, allowed)
     return SCENARIOS[name]()
+
+
+def check_name(scenario: object) -> None:
+    """Refuse a scenario that is no name: runs and results are kept under names.
+
+    Raises:
+        InvalidValue: it is something else.
+    """
+    if not isinstance(scenario, str):
+        allowed = "the name of a scenario; `ecn_marl.register(NAME, FUNCTION)` gives your own one"
+        raise bad_value("scenario", f"a {type(scenario).__name__}", allowed)
 
 
 def benchmark() -> tuple[str, ...]:

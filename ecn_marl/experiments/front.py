@@ -15,7 +15,7 @@ from ecn_marl.baselines.runs import Session
 from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.training.checkpoint import RUN, read_config
 from ecn_marl.baselines.training.logs import read_rows
-from ecn_marl.envs.registry import FLUID
+from ecn_marl.envs.registry import FLUID, check_name
 from ecn_marl.experiments import bench as bn
 from ecn_marl.experiments import plan as pl
 from ecn_marl.experiments import rate
@@ -272,10 +272,13 @@ def bench(
         ValueError: an unknown name, or a value that is not allowed.
         FolderInUse: another process works in the folder.
     """
-    names = [scenarios] if isinstance(scenarios, str) else list(scenarios or [])
+    places: Any = () if scenarios is None else scenarios
+    names = tuple(places) if isinstance(places, list | tuple) else (places,)
+    for name in names:
+        check_name(name)
     asked = pl.DEFAULT if algorithms is None else algorithms
     plan = pl.Plan(
-        scenarios=tuple(names or ([] if split else [pl.DEFAULT_SCENARIO])),
+        scenarios=names or (() if split else (pl.DEFAULT_SCENARIO,)),
         policies=tuple(pl.policy_name(name) for name in asked),
         out=Path(out).absolute(),
         seeds=seeds,

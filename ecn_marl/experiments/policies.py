@@ -42,7 +42,7 @@ from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.envs.actions import STATIC_ECN, parse_ecn
 from ecn_marl.envs.agents import PORT
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.envs.registry import FLUID, VIEW, in_view, make, out_of_view
+from ecn_marl.envs.registry import FLUID, VIEW, check_name, in_view, make, out_of_view
 from ecn_marl.envs.settings import FROM_FILE, SwitchSetting, file_of
 from ecn_marl.experiments import searches
 from ecn_marl.experiments.jobs import DEFAULT_SCENARIO
@@ -429,8 +429,11 @@ def arena(policies: Sequence[str | Named], scenario: str | None, **overrides: ob
     """Scenario, options and reward of the first trained policy, unless the caller sets them.
 
     Raises:
-        ValueError: an option that belongs to the view of a trained policy and differs from it.
+        ValueError: a scenario that is no name, or an option that belongs to the view of a trained
+            policy and differs from it.
     """
+    if scenario is not None:
+        check_name(scenario)
     resolved = [resolve(policy) for policy in policies]
     homes = [home for policy in resolved if (home := policy.home) is not None]
     if homes:
