@@ -177,7 +177,7 @@ def test_a_substep_flow_by_flow(slots, windowed, latched):
         begin = min(max(x["start"], 0.0), DT)
         paced = rate / (1.0 + rate / capacity[x["src"]] * turns[f])
         want = min(paced * (1.0 - begin / DT), most[f])
-        give = min(want, level[x["src"]] * part[f]) * DT if may else 0.0
+        give = min(want, level[x["src"]]) * DT if may else 0.0
         ends = may and x["high"] == 0 and x["low"] - give < LAST_BYTE
         give = x["low"] if ends else give
         close = dict(
@@ -287,60 +287,6 @@ def test_flows_that_share_a_nic_end_when_it_has_sent_all(n, start):
     slow = one_substep(False, slots, np.float32([line, line]), False)
     if start == 0.0:
         assert float(slow.finished_at[0]) == pytest.approx(1.0, rel=8 * U)
-
-
-LINE = 12500.0
-
-
-def starting(starts, sizes, rates):
-    """Bytes that flows of one NIC send in a substep in which they start; 0 if they did before."""
-    n = len(starts)
-    slots = {
-        "stage": np.where(np.arange(N_FLOWS) < n, life.SENDING, life.FREE),
-        "start": np.zeros(N_FLOWS, np.float32),
-        "high": np.zeros(N_FLOWS, int),
-        "low": np.full(N_FLOWS, 1e5, np.float32),
-        "rate": np.full(N_FLOWS, LINE, np.float32),
-        "pace": np.zeros(N_FLOWS, np.float32),
-        "spaced": np.zeros(N_FLOWS, np.float32),
-        "room": np.zeros(N_FLOWS, np.float32),
-        "may_send": np.ones(N_FLOWS, bool),
-        "src": np.zeros(N_FLOWS, int),
-    }
-    for name, values in (("start", starts), ("low", sizes), ("rate", rates)):
-        slots[name][:n] = values
-    level = np.full(HOSTS, LINE, np.float32)
-    for _ in range(4):  # the level settles
-        sent = one_substep(False, slots, np.float32([LINE, LINE]), False, level)
-        level = sent.level
-    return np.asarray(sent.give, np.float64)[:n]
-
-
-@settings(deadline=None)
-@given(
-    starts=st.lists(st.floats(0.01, 1.99), min_size=1, max_size=5),
-    sizes=st.lists(st.floats(100.0, 1e5), min_size=5, max_size=5),
-    shares=st.lists(st.floats(0.5, 1.0), min_size=2, max_size=2),
-)
-def test_a_nic_with_enough_to_send_is_busy_when_flows_start(starts, sizes, shares):
-    """Two flows that have begun want all of the link, so no start leaves it idle."""
-    n = len(starts)
-    begun, rates = [0.0, 0.0], [LINE * x for x in shares] + [LINE] * n
-    give = starting(begun + starts, [1e5, 1e5, *sizes[:n]], rates)
-    assert give.sum() == pytest.approx(LINE * DT, rel=1e-5)
-
-
-def test_a_flow_has_no_turns_before_it_starts():
-    """Beside one that has begun it gets (1 - b) / 2 of the link; an equal share would be more.
-
-    The level is taken to be the same in the whole substep, so it still gets a little too much.
-    """
-    begin = np.linspace(0.0, DT, 41)[1:-1]
-    give = np.array([starting([0.0, b], [1e5, 1e5], [LINE, LINE]) for b in begin]) / LINE / DT
-    np.testing.assert_allclose(give.sum(1), 1.0, rtol=1e-5)
-    exact = (1.0 - begin / DT) / 2.0
-    assert (give[:, 1] >= exact - 1e-6).all() and (give[:, 1] < exact + 0.09).all()
-    assert give[:, 1].mean() == pytest.approx(1.0 - np.log(2.0), rel=0.01)
 
 
 def test_a_flow_of_500_mb_sends_every_byte():

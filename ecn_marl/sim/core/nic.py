@@ -117,10 +117,10 @@ def send(
         def slower(per_byte: Array, share: Array) -> Array:
             return demand_at(rate / (1.0 + rate * per_byte * (1.0 - share)))
 
-    fresh = _fresh(in_use(demand, eventful), begin, part, flows.src, nic.capacity.shape[0], dt)
+    fresh = _fresh(in_use(demand, eventful), begin, flows.src, nic.capacity.shape[0], dt)
     sharing = water_level(demand, flows.src, nic.capacity, level, fresh, slower)
     level, demand = sharing.level, sharing.demand
-    share = look_up_one(level, flows.src) * part
+    share = look_up_one(level, flows.src)
     give = jnp.minimum(demand, share) * dt
     finished = active & (flows.rest_high == 0) & (flows.rest_low - give < LAST_BYTE)
     give = jnp.where(finished, flows.rest_low, give)
@@ -168,8 +168,7 @@ class Sharing(NamedTuple):
     """How NICs share their links.
 
     Attributes:
-        level: round-robin share while a flow can send, bytes/µs; the capacity where all demands
-            fit, `[H]`.
+        level: round-robin share, bytes/µs; the capacity where all demands fit, `[H]`.
         satisfied: what the flows below it demand, bytes/µs, `[H]`.
         n_limited: flows at it, `[H]`.
         demand: what flows demand that wait for their turns, bytes/µs, `[F]`.
@@ -182,18 +181,15 @@ class Sharing(NamedTuple):
 
 
 class Fresh(NamedTuple):
-    """Flows that start within a substep.
+    """Flows that start within a substep, `[H]` each.
 
     Attributes:
-        demand: what they demand on average over the substep, bytes/µs, `[H]`.
-        idle: share of the substep that has passed when they start, their mean weighted by demand,
-            `[H]`.
-        part: share of the substep that each flow has, 1 if it started before, `[F]`.
+        demand: what they demand on average over the substep, bytes/µs.
+        idle: share of the substep that has passed when they start, their mean weighted by demand.
     """
 
     demand: Float[Array, " hosts"]
     idle: Float[Array, " hosts"]
-    part: Float[Array, " flows"]
 
 
 def water_level(
@@ -211,11 +207,8 @@ def water_level(
     or below the root: two steps from the last substep's level never overbook the NIC, and reach the
     root exactly once the set of limited flows has settled.
 
-    A flow that starts within the substep has its turns in a part `w` of it only, so it gets at most
-    `l w`. Until then a NIC sends what the others demand, and no more: with nothing else to send,
-    flows that start in the middle of a substep have half of it. Both decide where NICs offer
-    exactly what ports carry: a backlog there neither grows nor drains, so every byte that a start
-    puts into it, or takes from it, stays.
+    Until flows start, a NIC sends what the others demand, and no more: with nothing else to send,
+    flows that start in the middle of a substep have half of it.
 
     Args:
         demand: bytes/µs each flow could send, 0 for idle slots, `[F]`.
@@ -229,28 +222,24 @@ def water_level(
     Returns:
         The level, the flows below and at it before the last step, and what they demand.
     """
-    n, full, line = capacity.shape[0], capacity, jnp.maximum(capacity, 1e-3)
+    n, line = capacity.shape[0], jnp.maximum(capacity, 1e-3)
     level = start
     satisfied = n_limited = jnp.zeros_like(start)
-    weight = jnp.ones_like(demand) if fresh is None else fresh.part
-    share = look_up_one(level, src) * weight
+    share = look_up_one(level, src)
     for i in range(2):
         limited = (demand >= share) & (demand > 0)
-        columns = [
-            jnp.where(limited, 0.0, demand),
-            jnp.where(limited, weight, 0.0),
-            limited.astype(demand.dtype),
-        ]
-        if i == 0:
+        columns = [jnp.where(limited, 0.0, demand), limited.astype(demand.dtype)]
+        if i == 0 and slower is not None:
             columns += [demand, demand * demand]
-        satisfied, weights, n_limited, *moments = segment_sum(jnp.stack(columns, -1), src, n).T
+        satisfied, n_limited, *moments = segment_sum(jnp.stack(columns, -1), src, n).T
         if i == 0 and fresh is not None:
-            others = jnp.maximum(moments[0] - fresh.demand, 0.0)
+            used = satisfied + n_limited * jnp.minimum(level, capacity)
+            others = jnp.maximum(used - fresh.demand, 0.0)
             capacity = capacity - jnp.maximum(capacity - others, 0.0) * fresh.idle
         # At a level far too high, flows below it may demand more than the capacity: restart at 0.
-        settled = jnp.where(satisfied <= capacity, full, 0.0)
+        settled = jnp.where(satisfied <= capacity, capacity, 0.0)
         level = jnp.where(
-            n_limited > 0, (capacity - satisfied) / jnp.maximum(weights, 1e-6), settled
+            n_limited > 0, (capacity - satisfied) / jnp.maximum(n_limited, 1.0), settled
         )
         level = jnp.maximum(level, 0.0)
         if i == 0 and slower is not None:
@@ -258,9 +247,9 @@ def water_level(
             total = jnp.maximum(moments[0], 1e-3)
             table = jnp.stack([level, _turns(total, moments[1], line), 1.0 / total], -1)
             share, per_byte, part = look_up(table, src).T
-            share, demand = share * weight, slower(per_byte, demand * part)
+            demand = slower(per_byte, demand * part)
         elif i == 0:
-            share = look_up_one(level, src) * weight
+            share = look_up_one(level, src)
     return Sharing(level, satisfied, n_limited, demand)
 
 
@@ -299,15 +288,14 @@ def _turns(
 def _fresh(
     demand: Float[Array, " flows"],
     begin: Float[Array, " flows"],
-    part: Float[Array, " flows"],
     src: Int[Array, " flows"],
     hosts: int,
     dt: float,
 ) -> Fresh:
-    """The flows that start within a substep, at `begin` µs, 0 for others, `[F]`; see `Fresh`."""
+    """The flows that start within a substep, at `begin` µs, 0 for others, `[F]`."""
     demand = jnp.where(begin > 0, demand, 0.0)
     total, moment = segment_sum(jnp.stack([demand, demand * begin], -1), src, hosts).T
-    return Fresh(total, moment / jnp.maximum(total, 1e-6) / dt, part)
+    return Fresh(total, moment / jnp.maximum(total, 1e-6) / dt)
 
 
 def _finish_times(
