@@ -60,8 +60,10 @@ def test_failures_are_seen(first_hour, tmp_path):
 
 @pytest.fixture
 def as_before():
-    """What the examples register is forgotten."""
+    """Other tests have registered nothing, and what the examples register is forgotten."""
     held = [(r, dict(r.registered), dict(r.origin)) for r in _registry.REGISTRIES.values()]
+    for registry, *_ in held:
+        registry.registered, registry.origin = {}, {}
     yield
     for registry, registered, origin in held:
         registry.registered, registry.origin = registered, origin
