@@ -31,6 +31,7 @@ def test_scenarios(monkeypatch):
     assert (
         named["pet-fabric-v0"]["about"] == "the jobs of `fabric-v0` on PET's network of 432 ports."
     )
+    assert named["acc-tcp-2-v0"]["transport"] == "mixed:dcqcn:mellanox+reno:rfc5681"
     assert named["acc-tcp-2-v0"]["paper"] == "acc" and not named["fabric-v0"]["paper"]
     assert all(row["about"] for row in rows), "every scenario says what it is"
     table = run("scenarios").stdout

@@ -64,7 +64,8 @@ class Scenario:
             port have the thresholds that its agent sets.
         class_of: traffic class of each source; empty for the first.
         placement: groups of hosts (their numbers) that change places in every episode, e.g.
-            `((0, 1, 2, 3),)`, see `sim.traffic.placement`; empty for hosts that stay.
+            `((0, 1, 2, 3),)`, see `sim.traffic.placement`; empty for hosts that stay. They belong
+            to one host group, or to none.
         jitter_us: NIC processing adds up to this to every feedback delay, µs.
         softness: width over which the marking curve is rounded, bytes; 0 for plain RED.
         mark_quantum: step of marking probabilities, see `SimConfig`.
@@ -124,8 +125,19 @@ class Scenario:
             made = parse_topology(self.topology, gbps=25.0, uplink_gbps=100.0, delay_us=1.0)
             object.__setattr__(self, "topology", made)
         check(self)
+        self._check_roles()
         if self.benchmark and self.superseded:
             raise bad_value("benchmark", self.benchmark, "False in a superseded scenario")
+
+    def _check_roles(self) -> None:
+        """Refuse hosts that would change places with those of another role."""
+        role = {host: group.name for group in self.host_groups for host in group.hosts}
+        named = dict(enumerate(self.topology.hosts))
+        for places in self.placement:
+            roles = {role.get(named.get(host, "")) for host in places}
+            if len(roles) > 1:
+                allowed = "hosts of one of `host_groups` in a group, or host_groups=()"
+                raise bad_value("placement", self.placement, allowed)
 
 
 PRIORITIES = {"latency": 0.3, "throughput": 0.7}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from os import PathLike, fspath
 from pathlib import Path
@@ -273,7 +273,8 @@ def bench(
         FolderInUse: another process works in the folder.
     """
     places: Any = () if scenarios is None else scenarios
-    names = tuple(places) if isinstance(places, list | tuple) else (places,)
+    several = isinstance(places, Iterable) and not isinstance(places, str)
+    names = tuple(places) if several else (places,)
     for name in names:
         check_name(name)
     asked = pl.DEFAULT if algorithms is None else algorithms

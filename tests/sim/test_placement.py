@@ -48,6 +48,8 @@ NODES = tuple(Node(f"{i}", i, (i + 5) % HOSTS, 4000 + i) for i in range(HOSTS))
 
 @pytest.mark.parametrize("packets", [False, True])
 def test_flows_go_between_the_places_of_their_hosts(packets):
+    if packets:
+        pytest.importorskip("numba", reason="extra packets is not installed")
     network = leaf_spine(2, 6, 2)
     placed = Simulator(
         network,
@@ -85,8 +87,15 @@ def test_every_episode_has_places_of_its_own():
     assert ecn_marl.make("storage-train-v0").sim.placement == ()
 
 
+def test_roles_are_not_mixed():
+    assert ecn_marl.make("restore-serve-v0", placement=((0, 1), (4, 5, 6))).sim.placement
+    with pytest.raises(ValueError, match=r"placement = \(\(3, 4\),\) .*host_groups"):
+        ecn_marl.make("restore-serve-v0", placement=((3, 4),))
+
+
 UNEQUAL = star(4, gbps=(10.0, 10.0, 25.0, 25.0))
 LISTED = (Schedule(1.0, 1),)
+BONDED = leaf_spine(4, 2, 2, nics_per_server=2)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +107,7 @@ LISTED = (Schedule(1.0, 1),)
         (star(4), (Poisson(load=0.1),), ((0, 4),), "hosts 0 to 3"),
         (UNEQUAL, (Poisson(load=0.1),), ((1, 2),), r"one rate .*\[10.0, 25.0\]"),
         (star(4), LISTED, ((0, 1),), r"\(\) with a list of flows"),
+        (BONDED, (Poisson(load=0.1),), ((0, 1),), r"\(\) with servers"),
     ],
 )
 def test_what_cannot_be_placed_is_refused(network, traffic, placement, match):

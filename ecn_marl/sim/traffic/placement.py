@@ -37,8 +37,9 @@ def check_placement(
 
     Raises:
         InvalidValue: a group of fewer than 2 hosts, a host that the network does not have or that
-            is in two groups, hosts of a group with links of different rates, or a source that is a
-            list of flows, whose hosts and paths are meant as they are.
+            is in two groups, hosts of a group with links of different rates, servers with several
+            NICs, which would be torn apart, or a source that is a list of flows, whose hosts and
+            paths are meant as they are.
     """
     if not isinstance(placement, list | tuple):
         raise bad_value("placement", placement, "a tuple of groups of hosts")
@@ -54,6 +55,8 @@ def check_placement(
         if len(rates) > 1:
             allowed = f"hosts with links of one rate in a group, not of {rates} Gb/s"
             raise bad_value("placement", placement, allowed)
+    if groups and topology.bonds:
+        raise bad_value("placement", placement, "() with servers that have several NICs")
     if groups and any(isinstance(source, Schedule) for source in traffic):
         raise bad_value("placement", placement, "() with a list of flows, whose hosts are fixed")
     return groups
