@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 import jax
@@ -171,7 +172,11 @@ def _facts(axis: Axes, env: EcnEnv) -> None:
     ]
     if env.failing:
         lines.append("links fail: " + ", ".join(f"{name} {value:g}" for name, value in env.failing))
-    lines += [f"source: {type(source).__name__}{_source_fields(source)}" for source in sim.traffic]
+    sources = Counter(f"{type(source).__name__}{_source_fields(source)}" for source in sim.traffic)
+    # In their order; a cluster may have dozens that read the same.
+    lines += [
+        f"source: {text}" if n == 1 else f"{n} sources: {text}" for text, n in sources.items()
+    ]
     axis.set_axis_off()
     axis.text(0.0, 1.0, "\n".join(lines), va="top", fontsize=9, color=INK, wrap=True)
 
