@@ -15,7 +15,8 @@ from hypothesis.extra import numpy as npst
 from roundoff import TINY, U
 
 from ecn_marl.sim.core import lifecycle as life
-from ecn_marl.sim.core.nic import LAST_BYTE, Nic, events, send, water_level
+from ecn_marl.sim.core.nic import LAST_BYTE, Nic, events, send
+from ecn_marl.sim.core.sharing import water_level
 from ecn_marl.sim.traffic.sizes import CHUNK
 
 N_FLOWS = 8
@@ -131,22 +132,38 @@ def one_substep(windowed, slots, capacity, latched, level=(np.inf,) * HOSTS):
     return send(flows, level, nic, slots["rate"], room, events(flows, nic, DT), DT, latched)
 
 
-def packets_waited(offered, demand):
-    """Packets that one of each flow waits for, with its NIC offered `offered` in units of its link.
+def packets_waited(rates, demand, part, line):
+    """Packets that one of each flow of a NIC waits for; before, nobody was limited."""
+    ready = (demand > 0) & (rates >= 0.999 * line)
+    n_ready = np.minimum(demand / line, part)[ready].sum()
+    shares = np.where(ready, 0.0, demand) / line
+    in_step = np.zeros(len(rates), bool)
+    for n in (2, 4, 8, 16):
+        in_step |= np.abs(rates / line - 1 / n) < 0.014 / n
+    total, steady = max(shares.sum(), 1e-3 / line), shares[in_step].sum()
+    typical = (shares**2).sum() / total
+    own, steady = typical / total, steady / total
 
-    `w = u (1 - s) / 2 / (1 - u (1 - 2 s))`, with `u` such that a flow of the mean share uses it.
-    """
-    total = max(demand.sum(), 1e-3)
-    typical = (demand**2).sum() / total
-    share, mean = typical / total, offered * typical / total
+    def network(used):  # flows alone, a closed network
+        return 0.5 * used / (1 - used * np.clip(1 - 2 * own, 0, 0.999))
 
-    def wait(used, own):
-        return 0.5 * used * (1 - own) / (1 - used * np.clip(1 - 2 * share, 0, 0.999))
-
-    used = min(offered, 1.0)
+    used = min(total, 1.0)
     for _ in range(2):
-        used = min(offered / (1 + mean * wait(used, share)), 1.0)
-    return wait(used, demand / total)
+        used = min(total / (1 + typical * network(used) * (1 - own)), 1.0)
+    alone = network(used) * (1 - own) * (1 - steady**2)
+    # Beside flows that always have a packet ready: half a packet, and the rest of a round.
+    half, k = 0.5 * (1 - steady), max(n_ready, 1.0)
+    level = (
+        max((1 - total) / k, 1 / (k + 1 / max(own, 1e-3))) if shares.sum() > 1e-2 / line else 1 / k
+    )
+    for i in range(4):
+        others = k + max(1 / level - k, 0.0) * (1 - own)
+        beside = half + 0.5 * (others - k / others)
+        if i < 3:
+            level = max(0.5 * (level + (1 - total / (1 + typical * beside)) / k), 1e-3)
+    held = min(n_ready, 1.0)
+    mean = (1 - held) * alone + held * (beside - half)
+    return np.where(ready, 0.0, mean + np.where(in_step, 0.0, 0.5 * held))
 
 
 @settings(deadline=None)
@@ -170,14 +187,14 @@ def test_a_substep_flow_by_flow(slots, windowed, latched):
     demand, turns = np.where(may_send, np.minimum(rates * part, most), 0.0), np.zeros(N_FLOWS)
     for h in range(HOSTS if latched else 0):
         here = slots["src"] == h
-        turns[here] = packets_waited(demand[here].sum() / capacity[h], demand[here])
+        turns[here] = packets_waited(rates[here], demand[here], part[here], float(capacity[h]))
     for f in range(N_FLOWS):
         x = {name: column[f].item() for name, column in slots.items()}
         is_new_packet, may, rate = not x["spaced"] > 0, may_send[f], rates[f]
         begin = min(max(x["start"], 0.0), DT)
         paced = rate / (1.0 + rate / capacity[x["src"]] * turns[f])
         want = min(paced * (1.0 - begin / DT), most[f])
-        give = min(want, level[x["src"]]) * DT if may else 0.0
+        give = min(want, level[x["src"]] * part[f]) * DT if may else 0.0
         ends = may and x["high"] == 0 and x["low"] - give < LAST_BYTE
         give = x["low"] if ends else give
         close = dict(
@@ -192,7 +209,9 @@ def test_a_substep_flow_by_flow(slots, windowed, latched):
         if ends:
             line = float(capacity[x["src"]])
             ending = slots["low"][finished & (slots["src"] == x["src"])].astype(float).sum()
-            earliest = begin + max(x["low"] / max(min(rate, line), 1e-6), ending / line)
+            alone = x["low"] / max(min(rate, line), 1e-6)
+            # Packets in turns: of flows that end together, one is the first.
+            earliest = begin + (alone if latched else max(alone, ending / line))
             assert min(earliest, DT) * (1 - 8 * U) <= float(sent.finished_at[f]) <= DT
         if latched:
             spaced = x["spaced"] + (PACKET if is_new_packet else 0.0) - give
@@ -287,6 +306,60 @@ def test_flows_that_share_a_nic_end_when_it_has_sent_all(n, start):
     slow = one_substep(False, slots, np.float32([line, line]), False)
     if start == 0.0:
         assert float(slow.finished_at[0]) == pytest.approx(1.0, rel=8 * U)
+
+
+LINE = 12500.0
+
+
+def starting(starts, sizes, rates):
+    """Bytes that flows of one NIC send in a substep in which they start; 0 if they did before."""
+    n = len(starts)
+    slots = {
+        "stage": np.where(np.arange(N_FLOWS) < n, life.SENDING, life.FREE),
+        "start": np.zeros(N_FLOWS, np.float32),
+        "high": np.zeros(N_FLOWS, int),
+        "low": np.full(N_FLOWS, 1e5, np.float32),
+        "rate": np.full(N_FLOWS, LINE, np.float32),
+        "pace": np.zeros(N_FLOWS, np.float32),
+        "spaced": np.zeros(N_FLOWS, np.float32),
+        "room": np.zeros(N_FLOWS, np.float32),
+        "may_send": np.ones(N_FLOWS, bool),
+        "src": np.zeros(N_FLOWS, int),
+    }
+    for name, values in (("start", starts), ("low", sizes), ("rate", rates)):
+        slots[name][:n] = values
+    level = np.full(HOSTS, LINE, np.float32)
+    for _ in range(4):  # the level settles
+        sent = one_substep(False, slots, np.float32([LINE, LINE]), False, level)
+        level = sent.level
+    return np.asarray(sent.give, np.float64)[:n]
+
+
+@settings(deadline=None)
+@given(
+    starts=st.lists(st.floats(0.01, 1.99), min_size=1, max_size=5),
+    sizes=st.lists(st.floats(100.0, 1e5), min_size=5, max_size=5),
+    shares=st.lists(st.floats(0.5, 1.0), min_size=2, max_size=2),
+)
+def test_a_nic_with_enough_to_send_is_busy_when_flows_start(starts, sizes, shares):
+    """Two flows that have begun want all of the link, so no start leaves it idle."""
+    n = len(starts)
+    begun, rates = [0.0, 0.0], [LINE * x for x in shares] + [LINE] * n
+    give = starting(begun + starts, [1e5, 1e5, *sizes[:n]], rates)
+    assert give.sum() == pytest.approx(LINE * DT, rel=1e-5)
+
+
+def test_a_flow_has_no_turns_before_it_starts():
+    """Beside one that has begun it gets (1 - b) / 2 of the link; an equal share would be more.
+
+    The level is taken to be the same in the whole substep, so it still gets a little too much.
+    """
+    begin = np.linspace(0.0, DT, 41)[1:-1]
+    give = np.array([starting([0.0, b], [1e5, 1e5], [LINE, LINE]) for b in begin]) / LINE / DT
+    np.testing.assert_allclose(give.sum(1), 1.0, rtol=1e-5)
+    exact = (1.0 - begin / DT) / 2.0
+    assert (give[:, 1] >= exact - 1e-6).all() and (give[:, 1] < exact + 0.09).all()
+    assert give[:, 1].mean() == pytest.approx(1.0 - np.log(2.0), rel=0.01)
 
 
 def test_a_flow_of_500_mb_sends_every_byte():

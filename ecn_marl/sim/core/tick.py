@@ -14,7 +14,7 @@ from ecn_marl.sim.core import fifo, flags, last_byte, pfc, ways
 from ecn_marl.sim.core import lifecycle as life
 from ecn_marl.sim.core.failures import links_up
 from ecn_marl.sim.core.hops import Ports, own_queues, per_queue, queue_waits, sites
-from ecn_marl.sim.core.nic import Nic
+from ecn_marl.sim.core.nic import Nic, meet_when_sent
 from ecn_marl.sim.core.queues import Ecn
 from ecn_marl.sim.core.slots import kept, look_up, look_up_one
 from ecn_marl.sim.core.ways import FLOWLET
@@ -84,6 +84,8 @@ def prepare(
     rates = look_up_one(jnp.append(jnp.asarray(net.port_rate), 0.0), queues // c)
     due = last_byte.drained(flows, due, rates, cfg.dt_us)
     flows = replace(flows, due=due, waiting=waiting)
+    if cfg.transport.latched and fb.ACKS not in cfg.transport.needs:
+        flows = meet_when_sent(flows, net.packet_bytes)
     line, flows, late = _line(cfg, state, flows, net, queues, stalled)
     express = jnp.zeros_like(net.port_rate)
     if cfg.ack_priority:
