@@ -300,7 +300,7 @@ def _waits(
     line, some = jnp.maximum(line, 1e-3), jnp.maximum(total, 1e-3)
     typical = squares / some
     own, in_step = typical / some, steady / some
-    alone = turns(some, squares, line) * (1.0 - own) * (1.0 - in_step**2)
+    alone = _alone(some, squares, line) * (1.0 - own) * (1.0 - in_step**2)
     load, size, half = total / line, typical / line, 0.5 * (1.0 - in_step)
     k = jnp.maximum(n_ready, 1.0)
     share = jnp.maximum((1.0 - load) / k, 1.0 / (k + 1.0 / jnp.maximum(own, 1e-3)))
@@ -328,7 +328,7 @@ def _waits(
     )
 
 
-def turns(
+def _alone(
     total: Float[Array, " hosts"], squares: Float[Array, " hosts"], line: Float[Array, " hosts"]
 ) -> Float[Array, " hosts"]:
     """How much longer a byte takes since packets wait for their turns, µs, `[H]`.
