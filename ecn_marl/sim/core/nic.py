@@ -205,7 +205,7 @@ def _finish_times(
     otherwise the shorter ones end later, at most by what the NIC takes for the others that end.
 
     The first packet of a flow waits for half a packet or half a round of turns, not for a whole
-    one: spaced flows end sooner by that, see `sharing.Sharing.lead`.
+    one: a spaced flow that ends alone does so sooner by that, see `sharing.Sharing.lead`.
 
     Args:
         size: bytes left of the flows that send their last byte, 0 for others, `[F]`.
@@ -230,5 +230,6 @@ def _finish_times(
     alone = size / jnp.maximum(jnp.minimum(rate, line), 1e-6)
     # Of each that ends, the NIC sends as much as of this flow at most.
     others = jnp.minimum(ending, n_ending * size)
-    shared = (others + n_limited * size) / jnp.maximum(free, 1e-6) - lead
+    shared = (others + n_limited * size) / jnp.maximum(free, 1e-6)
+    shared = shared - jnp.where(n_ending > 1, 0.0, lead)
     return jnp.minimum(begin + jnp.maximum(alone, shared), dt)

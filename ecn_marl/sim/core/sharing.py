@@ -139,7 +139,7 @@ def take_turns(
     n, full, start = capacity.shape[0], capacity, jnp.minimum(start, capacity)
     table = jnp.stack([start, capacity, 1.0 / jnp.maximum(start, 1e-3)], -1)
     last, link, per_share = look_up(table, src).T
-    ready = (demand > 0) & (paced.rate >= jnp.minimum(2.0 * last, LINE_RATE * link))
+    ready = (demand > 0) & (paced.rate >= jnp.minimum(TWICE * last, LINE_RATE * link))
     held = jnp.where(ready, jnp.minimum(demand * per_share, begins.part), 0.0)
     rest, steady = jnp.where(ready, 0.0, demand), _in_step(paced.rate, link)
     columns = jnp.stack([rest, held, rest * rest, jnp.where(steady, rest, 0.0)], -1)
@@ -218,6 +218,10 @@ def _tight(
 
 LINE_RATE = 0.999
 """Flows at this share of their link's rate and above always have a packet ready."""
+
+TWICE = 1.99
+"""Flows at so many times their share do, too. Just below 2: rates of a half of the link meet shares
+of a quarter, and rounding is not to decide."""
 
 STEADY = 0.014
 """Spacings this close to 2, 4, 8 or 16 packet times count as these."""
