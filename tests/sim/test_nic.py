@@ -126,7 +126,7 @@ def one_substep(windowed, slots, capacity, latched, level=(np.inf,) * HOSTS):
         pace=slots["pace"],
         spaced=slots["spaced"],
     )
-    nic = Nic(capacity, slots["may_send"], jnp.float32(PACKET))
+    nic = Nic(capacity, slots["may_send"], jnp.float32(PACKET), capacity)
     level = jnp.asarray(level, jnp.float32)
     room = slots["room"] if windowed else None
     return send(flows, level, nic, slots["rate"], room, events(flows, nic, DT), DT, latched)
@@ -373,7 +373,7 @@ def test_a_flow_of_500_mb_sends_every_byte():
         rest_high=jnp.full(1, high),
         rest_low=jnp.full(1, size - high * CHUNK, jnp.float32),
     )
-    nic = Nic(f32([12500.0]), jnp.ones(1, bool), jnp.float32(PACKET))
+    nic = Nic(f32([12500.0]), jnp.ones(1, bool), jnp.float32(PACKET), f32([12500.0]))
 
     @jax.jit
     def run(flows):

@@ -61,7 +61,7 @@ def slots(rates, payloads=None):
     return flows, jnp.asarray(rate)
 
 
-NIC = Nic(jnp.float32([LINE]), jnp.ones(SLOTS, bool), jnp.float32(PACKET))
+NIC = Nic(jnp.float32([LINE]), jnp.ones(SLOTS, bool), jnp.float32(PACKET), jnp.float32([LINE]))
 
 
 @jax.jit

@@ -22,14 +22,16 @@ class Nic(NamedTuple):
     """Limits of the NICs, constant within a tick.
 
     Attributes:
-        capacity: bytes/µs each host may send, `[H]`.
+        capacity: bytes/µs each host may send beside its ACKs, `[H]`.
         may_send: flows that are not paused at their NIC and have a path that works, `[F]`.
         packet: wire bytes of a packet.
+        line: rate of its link, bytes/µs, `[H]`.
     """
 
     capacity: Float[Array, " hosts"]
     may_send: Bool[Array, " flows"]
     packet: Float[Array, ""]
+    line: Float[Array, " hosts"]
 
 
 class Events(NamedTuple):
@@ -114,7 +116,7 @@ def send(
     demand, begins = demand_at(rate), Begins(eventful, begin / dt, part)
     if latched:
         paced = Paced(rate, lambda wait: demand_at(rate / (1.0 + rate * wait)))
-        sharing = take_turns(demand, paced, flows.src, nic.capacity, level, begins)
+        sharing = take_turns(demand, paced, flows.src, nic.capacity, nic.line, level, begins)
     else:
         sharing = water_level(demand, flows.src, nic.capacity, level, begins)
     level, demand = sharing.level, sharing.demand

@@ -119,6 +119,7 @@ def take_turns(
     paced: Paced,
     src: Int[Array, " flows"],
     capacity: Float[Array, " hosts"],
+    line: Float[Array, " hosts"],
     start: Float[Array, " hosts"],
     begins: Begins,
 ) -> Sharing:
@@ -133,15 +134,16 @@ def take_turns(
         paced: their rates, and what they demand if they do.
         src: source host of each slot, `[F]`.
         capacity: bytes/µs each host may send, `[H]`.
+        line: rate of its link, ACKs included: spacings are multiples of its packet times, `[H]`.
         start: the level of the last substep, `[H]`.
         begins: flows that start within the substep.
     """
     n, full, start = capacity.shape[0], capacity, jnp.minimum(start, capacity)
-    table = jnp.stack([start, capacity, 1.0 / jnp.maximum(start, 1e-3)], -1)
-    last, link, per_share = look_up(table, src).T
+    table = jnp.stack([start, capacity, line, 1.0 / jnp.maximum(start, 1e-3)], -1)
+    last, link, whole, per_share = look_up(table, src).T
     ready = (demand > 0) & (paced.rate >= jnp.minimum(TWICE * last, LINE_RATE * link))
     held = jnp.where(ready, jnp.minimum(demand * per_share, begins.part), 0.0)
-    rest, steady = jnp.where(ready, 0.0, demand), _in_step(paced.rate, link)
+    rest, steady = jnp.where(ready, 0.0, demand), _in_step(paced.rate, whole)
     columns = jnp.stack([rest, held, rest * rest, jnp.where(steady, rest, 0.0)], -1)
     total, n_ready, squares, in_step = segment_sum(columns, src, n).T
     waits = _waits(total, squares, in_step, n_ready, full)

@@ -98,7 +98,12 @@ def prepare(
         port_rate = port_rate * up
         stopped = stopped | ~_passable(jnp.append(up, True)[queues // c], share)
     tick = Tick(
-        nic=Nic(jnp.maximum(net.nic_rate - state.nic_acks, 0.0), ~stopped, net.packet_bytes),
+        nic=Nic(
+            capacity=jnp.maximum(net.nic_rate - state.nic_acks, 0.0),
+            may_send=~stopped,
+            packet=net.packet_bytes,
+            line=net.nic_rate,
+        ),
         ports=Ports(
             capacity=port_rate * cfg.dt_us,
             rate=net.port_rate,
