@@ -57,7 +57,7 @@ REGIMES = (
         "balanced-bursts",
         "a dozen flows or more from every NIC to several hosts, all begun at once",
         "NICs offer what ports carry, and backlogs end sooner than on packets: under shallow "
-        "thresholds short flows are 8 to 15 % too fast, and their p99 is up to 20 % too low",
+        "thresholds short flows are 6 to 14 % too fast, and their p99 is up to 20 % too low",
     ),
     Regime(
         "losses",
