@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ecn_marl.sim.core.slots import in_use, look_up, segment_sum
+from ecn_marl.sim.core.slots import in_use, look_up, look_up_one, segment_sum
 
 
 class Begins(NamedTuple):
@@ -107,7 +107,7 @@ def water_level(
     # At a level far too high, flows below it may demand more than the capacity: restart at 0.
     level = jnp.where(at.satisfied <= capacity, full, 0.0)
     level = jnp.where(at.n_limited > 0, _step(capacity, at.satisfied, at.n_limited), level)
-    share = look_up(jnp.stack([level, level], -1), src)[:, 0]
+    share = look_up_one(level, src)
     at = _at(demand, share * weight, weight, src, n)
     level = jnp.where(at.n_limited > 0, _step(capacity, at.satisfied, at.n_limited), full)
     level = jnp.where((at.n_limited > 0) | (at.satisfied <= capacity), level, 0.0)
@@ -180,7 +180,7 @@ def _at(demand: Array, share: Array, weight: Array, src: Array, n: int) -> _At:
     return _At(limited, satisfied, n_limited)
 
 
-def _step(capacity: Array, satisfied: Array, n_limited: Array) -> Array:
+def _step(capacity: Array, satisfied: Array | float, n_limited: Array) -> Array:
     """A Newton step: the level at which the flows at the last one use what others leave, `[H]`."""
     return jnp.maximum(capacity - satisfied, 0.0) / jnp.maximum(n_limited, 1e-6)
 
@@ -215,7 +215,7 @@ def _tight(
     short = short & begins.flag
     columns = jnp.stack([jnp.where(short, demand, 0.0), jnp.where(short, begins.part, 0.0)], -1)
     demanded, n_short = segment_sum(columns, src, left.shape[0]).T
-    return jnp.maximum(left + demanded, 0.0) / jnp.maximum(n_limited + n_short, 1e-6)
+    return _step(left + demanded, 0.0, n_limited + n_short)
 
 
 LINE_RATE = 0.999
