@@ -23,6 +23,7 @@ from ecn_marl.experiments import workflow as wf
 from ecn_marl.experiments.curves import CURVE, draw_learning_curve
 from ecn_marl.experiments.jobs import Job, new_job, not_none
 from ecn_marl.experiments.publish import TABLE, publish
+from ecn_marl.experiments.recipes import trainer_of
 from ecn_marl.experiments.records import Record
 from ecn_marl.render.bars import notebook_progress
 
@@ -95,8 +96,8 @@ def train(
     """Train a policy by its recipe; configuration, metrics, checkpoints and curve go to a folder.
 
     Args:
-        algorithm: name of the learner: of ports (`ippo`, `mappo`, `ddqn`, …) or of flows (`adpg`,
-            `ppo`, …), whose scenarios follow from the setting `senders`.
+        algorithm: name of the learner: of ports (`ippo`, `mappo`, `ddqn-fct`, …) or of flows
+            (`adpg`, `ppo`, …), whose scenarios follow from the setting `senders`.
         scenario: name of a scenario; None for `restore-serve-v0`.
         steps: environment steps per seed; None for the recipe's, else 1,000,000.
         seeds: learners trained at once, with the seeds `seed`, `seed` + 1, …
@@ -156,8 +157,9 @@ def _job(
     algorithm: str, settings: Mapping[str, Any], env: Mapping[str, Any], job: dict[str, Any]
 ) -> Job:
     """A job from typed settings, which must be the learner's."""
-    if algorithm in ALGORITHMS:
-        known = getattr(ALGORITHMS[algorithm].config_class, "__dataclass_fields__", {})
+    trainer = trainer_of(algorithm)
+    if trainer in ALGORITHMS:
+        known = getattr(ALGORITHMS[trainer].config_class, "__dataclass_fields__", {})
         for name in settings:
             if name not in known:
                 kind = f"setting of {algorithm} (options of the environment go into env={{…}})"

@@ -23,7 +23,7 @@ from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import OPTIONS, in_view, lookup, make
 from ecn_marl.envs.rewards import reward_function
 from ecn_marl.envs.scenario import Scenario
-from ecn_marl.experiments.recipes import Recipe, learners, recipe, steps_of
+from ecn_marl.experiments.recipes import Recipe, learners, recipe, steps_of, trainer_of
 from ecn_marl.wrappers.randomised import ranges_of
 
 DEFAULT_SCENARIO = "restore-serve-v0"
@@ -173,7 +173,7 @@ def new_job(
     """A job from a user's options, a job file, the scenario's recipe and defaults, in this order.
 
     Args:
-        algorithm: name of the trainer.
+        algorithm: name of a trainer, or of another learner of the benchmark, e.g. `ddqn-fct`.
         job_fields: fields of `Job`, and `envs`.
         view: options of `ecn_marl.make`.
         settings: settings of the trainer, `name=value`.
@@ -188,8 +188,10 @@ def new_job(
         names = ", ".join((*ALGORITHMS, *RATE_LEARNERS))
         raise bad_value("algorithm", None, f"one of {names} (or --resume RUN)")
     check_agents("algorithm", algorithm)
+    learner, algorithm = algorithm, trainer_of(algorithm)
     if algorithm not in ALGORITHMS:
-        raise unknown_name("algorithm", algorithm, (*ALGORITHMS, *RATE_LEARNERS))
+        known = dict.fromkeys((*ALGORITHMS, *learners(), *RATE_LEARNERS))
+        raise unknown_name("algorithm", algorithm, tuple(known))
     values = {**base.get("settings", {}), **parse_settings(algorithm, settings)}
     listed = {name for name in base if name not in ("algorithm", "options", "settings")}
     job_fields = {**{name: base[name] for name in listed}, **job_fields}
@@ -197,10 +199,12 @@ def new_job(
     if "envs" in job_fields:
         values["envs"] = job_fields["envs"]
     scenario = job_fields.get("scenario", DEFAULT_SCENARIO)
-    # Recipes are for rewards in completion times: flows of the benchmark, steps of jobs.
-    by_recipe = algorithm in learners() and reward_function(lookup(scenario).reward).accrues
-    base_recipe = recipe(scenario, algorithm) if by_recipe else Recipe(algorithm)
-    steps = steps_of(scenario, algorithm) if by_recipe else DEFAULT_STEPS
+    # Recipes are for rewards in completion times: flows of the benchmark, steps of jobs. Elsewhere
+    # the name of a trainer stands for its defaults, that of another learner for its recipe.
+    by_recipe = learner in learners() and reward_function(lookup(scenario).reward).accrues
+    by_recipe |= learner not in ALGORITHMS
+    base_recipe = recipe(scenario, learner) if by_recipe else Recipe(algorithm)
+    steps = steps_of(scenario, learner) if by_recipe else DEFAULT_STEPS
     # What belongs to the recipe's reward or features does not belong to those that the user names.
     replaced = ("credit", "reward_options") if "reward" in view else ()
     replaced = (*replaced, "history") if "features" in view else replaced

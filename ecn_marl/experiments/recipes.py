@@ -345,6 +345,11 @@ def learners() -> tuple[str, ...]:
     return (*LEARNERS, *ALGORITHMS.added)
 
 
+def trainer_of(name: str) -> str:
+    """The trainer of a learner, e.g. `ddqn` of `ddqn-fct`; another name is a trainer's itself."""
+    return LEARNERS[name].algorithm if name in LEARNERS else name
+
+
 def recipe(scenario: str, learner: str) -> Recipe:
     """The recipe of a learner for a scenario; by default a registered algorithm has `ippo`'s view.
 

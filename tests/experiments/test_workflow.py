@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from ecn_marl.baselines.search import Effort
 from ecn_marl.experiments import evaluation as ev
 from ecn_marl.experiments import jobs, searches
 from ecn_marl.experiments import policies as po
+from ecn_marl.experiments import recipes as rc
 from ecn_marl.experiments import workflow as wf
 
 
@@ -114,6 +116,23 @@ def test_training_in_a_benchmark_scenario_starts_from_its_recipe():
     assert (plain.options, plain.settings, plain.steps) == ({}, {}, jobs.DEFAULT_STEPS)
     of_steps = jobs.new_job("ippo", {"scenario": "storage-train-v0"}, {}, [])
     assert of_steps.options["reward"] == "objective-shaped"  # it pays for steps of jobs, too
+
+
+def test_learners_of_the_benchmark_are_trained_by_their_names():
+    for name in rc.LEARNERS:
+        job = jobs.new_job(name, {}, {}, [])
+        recipe = rc.recipe(jobs.DEFAULT_SCENARIO, name)
+        assert job.algorithm == recipe.algorithm
+        assert job.options.items() >= recipe.options.items(), name
+        assert job.settings.items() >= recipe.settings.items(), name
+    # Its recipe is what a name like this one means, in scenarios without recipes, too.
+    own = jobs.new_job("ddqn-fct", {"scenario": "websearch-v0"}, {}, ["lr=0.5"])
+    assert own.settings["ordinal"] == 2 and own.settings["lr"] == 0.5
+    assert own.options["reward"] == "objective-shaped"
+    again = jobs.new_job(None, {}, {}, [], asdict(own))
+    assert again == own, "a file of the job is the same job"
+    with pytest.raises(ValueError, match="unknown algorithm 'ddqn-ftc': did you mean 'ddqn-fct'"):
+        jobs.new_job("ddqn-ftc", {}, {}, [])
 
 
 def test_searches_that_ship_are_used(tmp_path, monkeypatch):
