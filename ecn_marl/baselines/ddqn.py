@@ -37,6 +37,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, PyTree
 
+from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController
 from ecn_marl.baselines.evaluation.stateful_policy import StatefulPolicy
@@ -78,6 +79,9 @@ class DDQNConfig(ql.QConfig):
         idle_gating: idle ports keep their setting without an inference (ACC, §4.2).
         idle_intervals: intervals without a change of the reward that make a port idle (ACC: 3).
         idle_tolerance: changes of the reward up to this are none (ACC does not say).
+        persistence: chance that a port has to keep its setting for another interval while it
+            trains, whether that was chosen or random. A setting is then worth what it brings while
+            it lasts. Without `idle_gating`, which keeps settings, too.
     """
 
     local_capacity: int = 8192
@@ -90,6 +94,7 @@ class DDQNConfig(ql.QConfig):
     idle_gating: bool = True
     idle_intervals: int = 3
     idle_tolerance: float = 1e-3
+    persistence: float = 0.0
 
     def __post_init__(self) -> None:
         """Check all settings."""
@@ -98,6 +103,10 @@ class DDQNConfig(ql.QConfig):
         check.at_least_one(self, *sizes)
         check.shares(self, "to_global", "to_local", "correction")
         check.not_negative(self, "priority", "idle_tolerance")
+        if not 0.0 <= self.persistence < 1.0:
+            raise bad_value("persistence", self.persistence, "a number in [0, 1)")
+        if self.idle_gating and self.persistence:
+            raise bad_value("persistence", self.persistence, "0 with idle_gating")
 
 
 @struct.dataclass
@@ -144,7 +153,7 @@ class TrainState:
     @property
     def actor(self) -> PyTree:
         """Parameters that a policy needs."""
-        return self.q.params
+        return self.q.acting
 
 
 class DDQN(Trainer):
@@ -176,6 +185,7 @@ class DDQN(Trainer):
             anneal_steps=config.anneal_updates * config.gradient_steps,
             max_grad_norm=config.max_grad_norm,
             target_every=config.target_every,
+            polyak=config.polyak,
             shared=config.shared,
         )
         self.row = ql.transition_shapes(env.obs_dim, env.action.shape)
@@ -270,8 +280,9 @@ class DDQN(Trainer):
             act_key, env_key = jax.random.split(key)
             q = self.learner.values(actor, obs)
             exploring, random_action = ql.explore(act_key, self.head, q, chance)
-            action = ql.choose(gate.idle, gate.action, self.head.mode(q))
             # A random setting takes no inference, so idle ports explore as well.
+            exploring &= ~gate.idle | c.idle_gating
+            action = ql.choose(gate.idle, gate.action, self.head.mode(q))
             action = ql.choose(exploring, random_action, action)
             next_obs, env_state, reward, terminated, truncated, info = self.env.step(
                 env_key, env_state, action, params
@@ -284,6 +295,10 @@ class DDQN(Trainer):
             }
             # From here on `gate` says which ports keep their action in the next interval.
             gate = self._watch(gate, action, reward, info)
+            if c.persistence:
+                keep_key = jax.random.fold_in(act_key, 1)
+                keep = jax.random.bernoulli(keep_key, c.persistence, gate.idle.shape)
+                gate = replace(gate, action=action, idle=keep)
             learnt_reward = c.reward_scale * (reward - offset)
             row = Step(
                 obs, action, learnt_reward, terminated, truncated, info["final_obs"], gate.idle

@@ -150,7 +150,7 @@ class TrainState:
     @property
     def actor(self) -> dict[str, Any]:
         """Parameters that a policy needs."""
-        return {"decision": self.decision.params, "policy": self.policy.params}
+        return {"decision": self.decision.acting, "policy": self.policy.acting}
 
 
 class HAECN(Trainer):
@@ -179,6 +179,7 @@ class HAECN(Trainer):
             "anneal_steps": c.anneal_updates * c.gradient_steps,
             "max_grad_norm": c.max_grad_norm,
             "target_every": c.target_every,
+            "polyak": c.polyak,
             "shared": c.shared,
         }
         small = Mlp(c.decision_hidden, TRIGGER.outputs, 0.1, c.standardise > 0)

@@ -211,6 +211,30 @@ def test_idle_ports_keep_their_action_and_the_share_is_reported():
     assert costs["inferences_per_decision"] == pytest.approx(0.5)  # every other interval
 
 
+def test_settings_last_while_training():
+    """Random ones too; a row says whether its setting had to be kept next."""
+    config = replace(SMALL, epsilon=1.0, idle_gating=False, persistence=0.75, envs=64)
+    algorithm = DDQN(ToyEnv(), config)
+    state = initial_state(algorithm, PARAMS, 0)
+    state, rows, _ = jax.jit(algorithm._collect)(state, jax.random.key(1), PARAMS)
+
+    def by_time(x):
+        return np.asarray(x).reshape(3, 16, 64)
+
+    action, step = by_time(rows.action), np.round(10 * by_time(rows.obs[..., 1]))
+    kept = by_time(rows.kept)
+    assert kept.mean() == pytest.approx(0.75, abs=0.03)
+    # Kept or not, an episode that begins has its own first choice.
+    within = step[:, 1:] != 0
+    same = action[:, 1:] == action[:, :-1]
+    assert same[kept[:, :-1] & within].all()
+    n = len(np.unique(action))
+    chosen = same[~kept[:, :-1] | ~within]
+    assert chosen.mean() == pytest.approx(1 / n, abs=0.06), "drawn anew"
+    costs = count_costs(ToyEnv(), PARAMS, algorithm, state.actor, episodes=2)
+    assert costs["inferences_per_decision"] == 1.0, "the policy itself chooses every time"
+
+
 @pytest.mark.slow
 def test_controller_computes_the_observations_of_the_environment():
     """Decisions from reported statistics are those from the environment's own observations."""
@@ -238,7 +262,10 @@ def test_same_seed_same_bits():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("envs", 0), ("gamma", 1.5), ("lr", 0.0), ("to_local", 2.0), ("epsilon_decay", 0.0)],
+    [
+        *(("envs", 0), ("gamma", 1.5), ("lr", 0.0), ("to_local", 2.0), ("epsilon_decay", 0.0)),
+        *(("persistence", 1.0), ("persistence", 0.5)),  # the second beside `idle_gating`
+    ],
 )
 def test_bad_settings_are_named(field, value):
     with pytest.raises(ValueError, match=field):

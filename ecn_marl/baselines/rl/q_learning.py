@@ -50,6 +50,10 @@ class QConfig(check.LearnerSettings):
         lr: learning rate.
         n_step: steps of a return before it is bootstrapped.
         target_every: gradient steps between copies to the target network.
+        polyak: the target network is a moving average of the parameters over `target_every`
+            gradient steps instead, and policies act by it (Polyak & Juditsky 1992; Lillicrap et al.
+            2016). Which of two settings of about the same value is best changes with every step;
+            the average does not go along.
         reward_offset: subtracted from the rewards that are learnt from. Values then start near
             their final level, instead of first climbing to offset / (1 - gamma). The best action
             stays the same, as no episode terminates (Naik et al. 2024, "Reward Centering").
@@ -70,6 +74,7 @@ class QConfig(check.LearnerSettings):
     lr: float = 1e-3
     n_step: int = 1
     target_every: int = 50
+    polyak: bool = False
     reward_offset: float = 0.0
     centre: int = 0
     shared: bool = True
@@ -298,12 +303,19 @@ class QState:
         target: parameters of the target network.
         opt: optimiser state.
         steps: gradient steps so far.
+        polyak: whether the target is an average that policies act by.
     """
 
     params: PyTree
     target: PyTree
     opt: PyTree
     steps: Leaf
+    polyak: bool = struct.field(pytree_node=False, default=False)
+
+    @property
+    def acting(self) -> PyTree:
+        """Parameters of the policy."""
+        return self.target if self.polyak else self.params
 
 
 class QLearner:
@@ -320,6 +332,7 @@ class QLearner:
         target_every: int,
         shared: bool,
         double: bool = True,
+        polyak: bool = False,
     ) -> None:
         """Set up.
 
@@ -332,9 +345,10 @@ class QLearner:
             target_every: gradient steps between copies to the target network.
             shared: one network for all agents, or one each.
             double: double-Q targets, else those of plain DQN.
+            polyak: whether the target is an average instead, see `QConfig`.
         """
         self.net, self.head, self.shared, self.double = net, head, shared, double
-        self.target_every = target_every
+        self.target_every, self.polyak = target_every, polyak
         self.opt = adam(rate, max_grad_norm, anneal_steps)
 
     def init(
@@ -358,7 +372,7 @@ class QLearner:
             params = standardise(params, *moments)
         opt = self.opt.init(params) if self.shared else jax.vmap(self.opt.init)(params)
         target = jax.tree.map(jnp.copy, params)  # a copy: the same buffer cannot be donated twice
-        return QState(params, target, opt, jnp.zeros((), jnp.int32))
+        return QState(params, target, opt, jnp.zeros((), jnp.int32), self.polyak)
 
     def values(
         self, params: PyTree, obs: Float[Array, "*b agents features"]
@@ -400,8 +414,13 @@ class QLearner:
         params = optax.apply_updates(state.params, step)
         steps = state.steps + 1
         due = steps % self.target_every == 0
-        target = jax.tree.map(lambda new, old: jnp.where(due, new, old), params, state.target)
-        return QState(params, target, opt, steps), metrics
+
+        def follow(new: Array, old: Array) -> Array:
+            average = old + (new - old) / self.target_every
+            return average if self.polyak else jnp.where(due, new, old)
+
+        target = jax.tree.map(follow, params, state.target)
+        return QState(params, target, opt, steps, self.polyak), metrics
 
     def learn_from(
         self,

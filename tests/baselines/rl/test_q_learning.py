@@ -197,6 +197,23 @@ def test_target_network_is_replaced_every_few_steps():
             assert not np.array_equal(bias(state.params), old_bias)
 
 
+def test_an_averaged_target_follows_and_acts():
+    q_learner = learner(target_every=4, polyak=True)
+    params = random_params(0)
+    opt = q_learner.opt.init(params)
+    state = ql.QState(params, params, opt, jnp.int32(0), polyak=True)
+    step = jax.jit(q_learner.learn)
+    rows, weight = batch()
+    average = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    for _ in range(6):
+        state, _ = step(state, rows, weight)
+        average = jax.tree.map(lambda old, new: 0.75 * old + 0.25 * new, average, state.params)
+    for got, expected in zip(jax.tree.leaves(state.target), jax.tree.leaves(average), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)
+    assert state.acting is state.target
+    assert ql.QState(params, params, opt, jnp.int32(0)).acting is params
+
+
 def test_own_networks_learn_from_their_own_rows_only():
     q_learner = learner(shared=False, max_grad_norm=0.01)
     params = random_params(0, agents=2)
