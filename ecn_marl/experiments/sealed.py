@@ -21,7 +21,7 @@ from ecn_marl.experiments.sources import Checkout
 USES = "results/USES.md"
 """Where uses are noted, in the checkout."""
 
-_ROOT = (0x5EA1ED00, 0x00000005)
+_ROOT = (0x5EA1ED00, 0x00000006)
 """Words of the root key of the sealed episodes; the second word is the number of the test set.
 
 2: learners' recipes were changed after scores on the first set.
@@ -29,6 +29,8 @@ _ROOT = (0x5EA1ED00, 0x00000005)
    second set.
 4: the simulator, rewards and recipes were changed after scores on the third set.
 5: the settings of `ippo` were changed after scores on the fourth set.
+6: the simulator (turns at NICs) and the settings of `ddqn-fct` were changed after scores on the
+   fifth set.
 """
 
 _HEAD = """\

@@ -127,7 +127,7 @@ def test_learners_of_the_benchmark_are_trained_by_their_names():
         assert job.settings.items() >= recipe.settings.items(), name
     # Its recipe is what a name like this one means, in scenarios without recipes, too.
     own = jobs.new_job("ddqn-fct", {"scenario": "websearch-v0"}, {}, ["lr=0.5"])
-    assert own.settings["ordinal"] == 2 and own.settings["lr"] == 0.5
+    assert own.settings["ordinal"] == 1 and own.settings["lr"] == 0.5
     assert own.options["reward"] == "objective-shaped"
     again = jobs.new_job(None, {}, {}, [], asdict(own))
     assert again == own, "a file of the job is the same job"
