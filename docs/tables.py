@@ -16,7 +16,15 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from generated import command_line, decisions, learners, network, performance, recorded
+from generated import (
+    command_line,
+    decisions,
+    intervals,
+    learners,
+    network,
+    performance,
+    recorded,
+)
 
 HERE = Path(__file__).parent
 
@@ -69,6 +77,7 @@ TABLES: dict[str, Callable[[], str]] = {
         learners.ablations,
         learners.budgets,
         learners.needs,
+        intervals.intervals,
         performance.speed_machine,
         performance.speed_environments,
         performance.speed_training,
@@ -117,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not args.check:
                 page.write_text(new)
     if not args.check:  # the bytes of a PNG depend on versions, so a check leaves it out
-        for made in (performance, learners):
+        for made in (performance, learners, intervals):
             made.PICTURE.write_bytes(made.plot())
     if stale:
         print("out of date:" if args.check else "written:", ", ".join(stale))
