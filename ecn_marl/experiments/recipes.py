@@ -274,10 +274,10 @@ _STEADY = {
     **{"polyak": True, "persistence": 0.5, "ordinal": 1},
     **{"gamma": 0.995, "gradient_steps": 32},
 }
-"""What `ddqn-fct` has over what its search found. It changed its mind in 59 % of its decisions,
-where `mappo` does in 35 %. Values that are linear in the place on the ladder, an average of the
-network, settings that last while it learns, and a quarter of the passes over the same noisy returns
-leave less to chance. Chosen in 22 arms of two seeds on tuning episodes of `fabric-v0`,
+"""What `ddqn-fct` has over what its search found. Even with an average of the network, and settings
+that last while it learns, it changed its mind in 59 % of its decisions, where `mappo` does in 35 %.
+Values that are linear in the place on the ladder, and a quarter of the passes over the same noisy
+returns, leave less to chance. Chosen in 22 arms of two seeds on tuning episodes of `fabric-v0`,
 `mixed-rtt-v0` and `restore-serve-v0`, see `docs/learners-log.md`."""
 
 

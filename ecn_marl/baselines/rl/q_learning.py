@@ -51,9 +51,9 @@ class QConfig(check.LearnerSettings):
         n_step: steps of a return before it is bootstrapped.
         target_every: gradient steps between copies to the target network.
         polyak: the target network is a moving average of the parameters over `target_every`
-            gradient steps instead, and policies act by it (Polyak & Juditsky 1992; Lillicrap et al.
-            2016). Which of two settings of about the same value is best changes with every step;
-            the average does not go along.
+            gradient steps instead, and trained policies act by it (Polyak & Juditsky 1992;
+            Lillicrap et al. 2016). Which of two settings of about the same value is best changes
+            with every step; the average does not go along.
         reward_offset: subtracted from the rewards that are learnt from. Values then start near
             their final level, instead of first climbing to offset / (1 - gamma). The best action
             stays the same, as no episode terminates (Naik et al. 2024, "Reward Centering").
