@@ -74,6 +74,11 @@ def learners_sealed() -> str:
     return _beside_the_rule(_sealed())
 
 
+def learners_renewed() -> str:
+    """The same of the next sealed set, with today's simulator: the scenarios that are finished."""
+    return _beside_the_rule(_read("sealed.json")["renewed"]["scenarios"])
+
+
 def learners_packets() -> str:
     """Their best seeds, policies that ship and the references on packets, beside the fluid."""
     rows = []
