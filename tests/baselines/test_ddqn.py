@@ -58,6 +58,17 @@ class GenerousToy(ToyEnv):
         return obs, new, reward + 8.0, *rest
 
 
+def by_time(column, algorithm):
+    """A column of a rollout's rows as `[agents, time, envs]`."""
+    config = algorithm.config
+    return np.asarray(column).reshape(-1, config.rollout, config.envs)
+
+
+def steps_of(rows, algorithm):
+    """Steps of the toy's episodes at which rows begin, `[agents, time, envs]`."""
+    return np.round(10 * by_time(rows.obs[..., 1], algorithm))
+
+
 @pytest.fixture(scope="module")
 def trained():
     """Agents with a network each, trained on the toy."""
@@ -191,10 +202,7 @@ def test_idle_ports_keep_their_action_and_the_share_is_reported():
     state = initial_state(algorithm, PARAMS, 0)
     _, rows, metrics = jax.jit(algorithm._collect)(state, jax.random.key(1), PARAMS)
 
-    def by_time(x):
-        return np.asarray(x).reshape(3, 16, 16)
-
-    action, step = by_time(rows.action), np.round(10 * by_time(rows.obs[..., 1]))
+    action, step = by_time(rows.action, algorithm), steps_of(rows, algorithm)
     start = (step == 0) | (np.arange(16)[:, None] == 0)  # of an episode, or of training
     idle = (step % 2 == 1) & ~start
     assert idle.any() and float(metrics["inferences_saved"]) == pytest.approx(idle.mean())
@@ -202,7 +210,7 @@ def test_idle_ports_keep_their_action_and_the_share_is_reported():
     assert np.all(same_as_before[idle[:, 1:]]) and not np.all(same_as_before)
     # a row says whether the agent is idle next, before an episode ends also
     later = slice(1, None)  # training's first episodes start in the middle, unseen by the agents
-    np.testing.assert_array_equal(by_time(rows.kept)[:, later], step[:, later] % 2 == 0)
+    np.testing.assert_array_equal(by_time(rows.kept, algorithm)[:, later], step[:, later] % 2 == 0)
     np.testing.assert_array_equal(rows.last_action, rows.action)
     share = 1 - float(metrics["inferences_saved"])
     assert float(metrics["flops_per_decision"]) == pytest.approx(algorithm.flops * share)
@@ -218,11 +226,8 @@ def test_settings_last_while_training():
     state = initial_state(algorithm, PARAMS, 0)
     state, rows, _ = jax.jit(algorithm._collect)(state, jax.random.key(1), PARAMS)
 
-    def by_time(x):
-        return np.asarray(x).reshape(3, 16, 64)
-
-    action, step = by_time(rows.action), np.round(10 * by_time(rows.obs[..., 1]))
-    kept = by_time(rows.kept)
+    action, step = by_time(rows.action, algorithm), steps_of(rows, algorithm)
+    kept = by_time(rows.kept, algorithm)
     assert kept.mean() == pytest.approx(0.75, abs=0.03)
     # Kept or not, an episode that begins has its own first choice.
     within = step[:, 1:] != 0
