@@ -6,7 +6,8 @@ geometric mean of J (`completion`) over them wins.
 * **Successive halving** (`halving`): all candidates run in the first 8 episodes. The best third,
   but at least `finalists`, goes on to three times as many episodes, and so on. The last ones have
   run in all episodes, 64 by default, and the winner is the best of these. The best setting of an
-  earlier search is never dropped.
+  earlier search is never dropped. Candidates whose episodes do not count
+  (`completion.invalid_reasons`) come after all that do.
 * `static:best`: a grid of more than 150 settings, broad and fixed in advance (`static_grid`).
 * `oracle`: a setting for each phase, switched inside the run, so that queues and rates carry over.
   Candidates are all combinations over the phases of a shortlist (the eight best static settings,
@@ -35,6 +36,7 @@ from jaxtyping import PyTree
 from ecn_marl._checks import check_seed
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.evaluation.candidates import Build, Candidates
+from ecn_marl.baselines.evaluation.completion import CHECKED, invalid_reasons
 from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController
 from ecn_marl.baselines.evaluation.objective import episode_objective, geometric_means, is_needed
 from ecn_marl.baselines.evaluation.streams import tuning_keys
@@ -140,7 +142,7 @@ class SearchResult:
         episodes: number of these episodes.
         runs: episodes simulated for this search, a measure of its cost.
         table: every candidate, best first: `settings`, `episodes` it ran in, `J` and its parts
-            (geometric means over these).
+            (geometric means over these), and `invalid`, reasons why they do not count.
     """
 
     name: str
@@ -204,7 +206,10 @@ class Trials:
         """
         self.keys, self.progress = keys, progress
         self._results: dict[bytes, list[dict[str, float]]] = {}
-        self._run = Candidates(env, params, build, batch=batch, keep=is_needed)
+        self._checks: dict[bytes, list[dict[str, np.ndarray]]] = {}
+        self._run = Candidates(
+            env, params, build, batch=batch, keep=lambda x: is_needed(x) or x in CHECKED
+        )
 
     @property
     def runs(self) -> int:
@@ -216,20 +221,29 @@ class Trials:
         ids = [_id(x) for x in candidates]
         rows: list[tuple[np.ndarray, bytes, int]] = []
         for key, candidate in dict(zip(ids, candidates, strict=True)).items():
+            self._checks.setdefault(key, [])
             n_episodes = len(self._results.setdefault(key, []))
             rows += [(candidate, key, e) for e in range(n_episodes, episodes)]
         if rows:
             numbers = np.asarray([e for _, _, e in rows])
             chosen = np.stack([np.asarray(x, np.float32) for x, _, _ in rows])
-            objectives = episode_objective(self._run(self.keys[numbers], chosen, self._show))
+            metrics = self._run(self.keys[numbers], chosen, self._show)
+            objectives = episode_objective(metrics)
+            checked = {name: values for name, values in metrics.items() if name in CHECKED}
             for i, (_, x, _) in enumerate(rows):
                 row = {name: float(values[i]) for name, values in objectives.items()}
                 self._results[x].append(row)
+                self._checks[x].append({name: values[i] for name, values in checked.items()})
         return np.array([[row["J"] for row in self._results[key][:episodes]] for key in ids])
 
     def _show(self) -> None:
         if self.progress is not None:
             self.progress(self.runs, "searched")
+
+    def invalid(self, candidate: np.ndarray) -> list[str]:
+        """Why the episodes of a candidate so far do not count; empty if they do."""
+        rows = self._checks[_id(candidate)]
+        return invalid_reasons({name: np.stack([row[name] for row in rows]) for name in rows[0]})
 
     def row(self, candidate: np.ndarray) -> dict[str, Any]:
         """Results of a candidate, for JSON."""
@@ -239,6 +253,7 @@ class Trials:
             "settings": np.asarray(candidate, float).tolist(),
             "episodes": len(rows),
             **{name: float(geometric_means(values)) for name, values in means.items()},
+            "invalid": self.invalid(candidate),
         }
 
 
@@ -273,8 +288,9 @@ def halving(
     n = min(FIRST, episodes)
     while True:
         scores = geometric_means(trials.measure(remaining, n))
+        invalid = np.array([bool(trials.invalid(x)) for x in remaining])
         # Stable: of equal candidates the earlier one wins, on every machine.
-        remaining = [remaining[i] for i in np.argsort(scores, kind="stable")]
+        remaining = [remaining[i] for i in np.lexsort((scores, invalid))]
         if n == episodes:
             return remaining
         size = max(finalists, -(-len(remaining) // FACTOR))
@@ -372,7 +388,7 @@ class Search:
         final = float(geometric_means(trials.measure([best], self.effort.episodes))[0])
         unique = {_id(x): x for x in (best, *log)}
         rows = [trials.row(x) for x in unique.values()]
-        rows.sort(key=lambda row: (-row["episodes"], row["J"]))
+        rows.sort(key=lambda row: (-row["episodes"], bool(row["invalid"]), row["J"]))
         runs = trials.runs - runs_before
         return SearchResult(name, best, final, self.effort.episodes, runs, tuple(rows))
 
@@ -396,7 +412,8 @@ class Search:
         table = self.results[BEST].table
         complete = [row for row in table if row["episodes"] == self.effort.episodes]
         named = [row["settings"][0][0] for row in complete[:SHORTLIST]]
-        for metric in (name for name in table[0] if name not in ("settings", "episodes", "J")):
+        other = ("settings", "episodes", "J", "invalid")
+        for metric in (name for name in table[0] if name not in other):
             named += [row["settings"][0][0] for row in sorted(table, key=lambda r: r[metric])[:2]]
         by_depth = sorted((row["settings"][0][0] for row in table), key=lambda s: (s[0], s[1]))
         named += [by_depth[0], by_depth[-1]]

@@ -137,13 +137,14 @@ def benchmark() -> tuple[str, ...]:
 
 
 def about(name: str) -> str:
-    """What a scenario is, in a line: that of its file, or of its function if it has no file."""
+    """What a scenario is, in a line: its file's if that names it, or else its function's."""
     factory = SCENARIOS[name]
     made_by = factory.func if isinstance(factory, partial) else factory
     head = (getdoc(getmodule(made_by)) or "").partition("\n")[0]
     if name in _BUILTIN and head.startswith("`"):
         names, _, text = head.partition(": ")
-        if text:
+        named = f"`{name.replace('-small', '')}`" in names or "-N-" in names
+        if text and named:
             return f"{names.partition(', ')[2]}: {text}" if "control" in names else text
     return (getdoc(made_by) or "").partition("\n")[0]
 

@@ -46,6 +46,24 @@ def test_static_search_finds_the_best_of_the_grid():
     assert np.log(result.objective) == pytest.approx(expected, abs=0.01)  # a bin of the histogram
 
 
+def test_candidates_that_do_not_count_come_last():
+    """Without the rule 80 KB wins the bulk phase; a tenth of its flows waits for a slot."""
+
+    class Crowded(Handover):
+        def episode_metrics(self, state, params):
+            waited = 10.0 * (state.left == 0.0)  # Kmin of at least 80 KB in bulk
+            metrics = super().episode_metrics(state, params)
+            return metrics | {"offered": 100.0, "deferred": waited, "waiting": 0.0}
+
+    free, crowded = searched(Handover()).find("oracle"), searched(Crowded()).find("oracle")
+    assert (free.settings[0, 0, 0], crowded.settings[0, 0, 0]) == (80.0, 40.0)
+    assert crowded.objective > free.objective
+    full = [row for row in crowded.table if row["episodes"] == 24]
+    counts = [not row["invalid"] for row in full]
+    assert counts == sorted(counts, reverse=True) and {*counts} == {True, False}
+    assert "10 % of flows deferred or waiting" in full[-1]["invalid"][0]
+
+
 def test_a_search_reports_every_batch():
     """Candidates times episodes so far, up to all that were run."""
     reports = []

@@ -1,4 +1,4 @@
-"""`acc-tcp-2-v0`, `acc-tcp-7-v0`: RDMA beside TCP (ACC, Fig. 8), each also `-small`.
+"""`acc-tcp-2-v0`, `acc-tcp-7-v0`, each also `-small`: RDMA beside TCP (ACC, Fig. 8).
 
 Eight servers with NICs of 100 Gb/s around a switch; 2 or 7 of them send to one. Ports serve RDMA
 and TCP by deficit-weighted round robin, 70 to 30. Every sender has 1 to 32 queue pairs, drawn again
