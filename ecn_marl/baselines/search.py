@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -181,6 +181,13 @@ def builder(name: str, env: PortEnvironment, params: PyTree) -> Build:
     return lambda x: Settings(env, params, x)
 
 
+class Outcome(NamedTuple):
+    """An episode under a candidate: J and its parts, and the columns `completion.CHECKED`."""
+
+    parts: dict[str, float]
+    checked: dict[str, np.ndarray]
+
+
 class Trials:
     """Runs candidates of one kind in tuning episodes, each in each episode once at most."""
 
@@ -205,8 +212,7 @@ class Trials:
             progress: called after every batch.
         """
         self.keys, self.progress = keys, progress
-        self._results: dict[bytes, list[dict[str, float]]] = {}
-        self._checks: dict[bytes, list[dict[str, np.ndarray]]] = {}
+        self._results: dict[bytes, list[Outcome]] = {}
         self._run = Candidates(
             env, params, build, batch=batch, keep=lambda x: is_needed(x) or x in CHECKED
         )
@@ -221,7 +227,6 @@ class Trials:
         ids = [_id(x) for x in candidates]
         rows: list[tuple[np.ndarray, bytes, int]] = []
         for key, candidate in dict(zip(ids, candidates, strict=True)).items():
-            self._checks.setdefault(key, [])
             n_episodes = len(self._results.setdefault(key, []))
             rows += [(candidate, key, e) for e in range(n_episodes, episodes)]
         if rows:
@@ -231,10 +236,10 @@ class Trials:
             objectives = episode_objective(metrics)
             checked = {name: values for name, values in metrics.items() if name in CHECKED}
             for i, (_, x, _) in enumerate(rows):
-                row = {name: float(values[i]) for name, values in objectives.items()}
-                self._results[x].append(row)
-                self._checks[x].append({name: values[i] for name, values in checked.items()})
-        return np.array([[row["J"] for row in self._results[key][:episodes]] for key in ids])
+                parts = {name: float(values[i]) for name, values in objectives.items()}
+                found = Outcome(parts, {name: values[i] for name, values in checked.items()})
+                self._results[x].append(found)
+        return np.array([[x.parts["J"] for x in self._results[key][:episodes]] for key in ids])
 
     def _show(self) -> None:
         if self.progress is not None:
@@ -242,12 +247,12 @@ class Trials:
 
     def invalid(self, candidate: np.ndarray) -> list[str]:
         """Why the episodes of a candidate so far do not count; empty if they do."""
-        rows = self._checks[_id(candidate)]
+        rows = [outcome.checked for outcome in self._results[_id(candidate)]]
         return invalid_reasons({name: np.stack([row[name] for row in rows]) for name in rows[0]})
 
     def row(self, candidate: np.ndarray) -> dict[str, Any]:
         """Results of a candidate, for JSON."""
-        rows = self._results[_id(candidate)]
+        rows = [outcome.parts for outcome in self._results[_id(candidate)]]
         means = {name: np.array([row[name] for row in rows]) for name in rows[0]}
         return {
             "settings": np.asarray(candidate, float).tolist(),

@@ -45,9 +45,10 @@ def spread(
     Returns:
         `scenario`, `episodes`, `seed`; `parts`, the names of the parts of J; `settings`, a row for
         each, best first: `setting` (Kmin and Kmax in KB at 25 Gb/s, Pmax), `J` and its parts, means
-        over episodes; `worst`, the largest J over the smallest; `near`, the share of settings
-        within `NEAR` of the smallest; `apart`, J if every part were as under its own best setting,
-        over the smallest J: 1 if one setting is best for all parts.
+        over episodes, and `invalid`, reasons why these do not count; `worst`, the largest J over
+        the smallest; `near`, the share of settings within `NEAR` of the smallest; `apart`, J if
+        every part were as under its own best setting, over the smallest J: 1 if one setting is best
+        for all parts.
 
     Raises:
         ValueError: `episodes` below 1, or J is not defined in any episode.
