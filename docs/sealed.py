@@ -1,0 +1,169 @@
+"""Writes `results/sealed.json` from the records of sealed runs.
+
+    python docs/sealed.py runs/bench                # rows of its scenarios
+    python docs/sealed.py runs/first runs/second    # policies of several runs in one row
+
+A folder is the `--out` of `ecn-marl bench … --sealed`. A row that the file has for a scenario gets
+further policies if they were scored in the same episodes of the same simulator: every policy that
+both have must have the same J in every episode. Otherwise the row is refused, unless `--new` says
+that the new run replaces it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ecn_marl._errors import bad_value
+from ecn_marl.baselines.evaluation.completion import invalid_reasons
+from ecn_marl.baselines.evaluation.statistics import crossed_interval
+from ecn_marl.experiments.records import Record
+
+FILE = Path(__file__).parents[1] / "results" / "sealed.json"
+
+CLASSES = ("short_mean", "short_p99", "short_geomean", "long_geomean", "long_mean", "long_p99")
+BASE = "static:best"
+
+
+def row_of(records: Mapping[str, Record], known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The row of a scenario.
+
+    Args:
+        records: a record of every policy of the run, `static:best` among them.
+        known: the row that the file has and that these policies are added to, or None.
+
+    Raises:
+        ValueError: no `static:best`, or a policy that both have differs in an episode.
+    """
+    if BASE not in records:
+        raise bad_value("records", sorted(records), f"a run with {BASE}")
+    base = records[BASE]
+    row: dict[str, Any] = dict(known or {})
+    row |= {
+        "scenario": base.meta["scenario"],
+        "commit": row.get("commit", base.meta["commit"]),
+        "episodes": base.episodes,
+    }
+    keys = ("scores", "seeds", "classes_to_static", "invalid", "steps", "seconds", "commits")
+    row |= {key: dict(row.get(key, {})) for key in keys}
+    for name, record in records.items():
+        _add(row, name, record, base)
+    if not row["commits"]:
+        del row["commits"]
+    return row | relative(row["scores"])
+
+
+def _add(row: dict[str, Any], name: str, record: Record, base: Record) -> None:
+    """Add a policy to a row."""
+    scores = np.round(record.columns["J"], 4).tolist()
+    if row["scores"].get(name, scores) != scores:
+        raise bad_value(f"J of {name} in {row['scenario']}", "another", "that of the file's row")
+    row["scores"][name] = scores
+    ratios = {
+        key: float(np.exp(np.nanmean(np.log(record.columns[key]) - np.log(base.columns[key]))))
+        for key in CLASSES
+    }
+    row["classes_to_static"][name] = {key: round(x, 3) for key, x in ratios.items()}
+    if reasons := invalid_reasons(record.columns):
+        row["invalid"][name] = reasons
+    if record.meta.get("steps"):
+        row["seeds"][name] = np.round(np.exp(_mean_logs(record.columns["J"])), 4).tolist()
+        row["steps"][name] = record.meta["steps"]
+        row["seconds"][name] = record.meta["seconds"]
+    if record.meta["commit"] != row["commit"]:
+        row["commits"][name] = record.meta["commit"][:12]
+
+
+def relative(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """What follows from the scores of a row.
+
+    Args:
+        scores: J of each policy, `[seeds, episodes]`.
+
+    Returns:
+        `oracle`, the better one; `J`, geometric means; `to_rule` and `to_oracle`, J over theirs
+        with its 95 % interval over seeds and episodes, paired; `share` of the gain of the oracle
+        over `static:best`, in log J.
+    """
+    logs = {name: np.log(np.array(x)) for name, x in scores.items()}
+    mean = {name: float(x.mean()) for name, x in logs.items()}
+    oracle = min((name for name in mean if name.startswith("oracle")), key=mean.__getitem__)
+
+    def to(other: str) -> dict[str, list[float]]:
+        found = {}
+        for name in logs:
+            if name != other:
+                middle, half = crossed_interval(logs[name] - logs[other])
+                ends = np.exp([middle, middle - half, middle + half])
+                found[name] = np.round(ends, 4).tolist()
+        return found
+
+    gain = mean[BASE] - mean[oracle]
+    return {
+        "oracle": oracle,
+        "J": {name: round(float(np.exp(x)), 4) for name, x in mean.items()},
+        "to_rule": to("rule"),
+        "to_oracle": to(oracle),
+        "share": {name: round((mean[BASE] - x) / gain, 4) for name, x in mean.items()},
+    }
+
+
+def _mean_logs(values: np.ndarray) -> np.ndarray:
+    return np.asarray(np.nanmean(np.log(values), axis=1))
+
+
+def records_of(folder: Path) -> dict[str, dict[str, Record]]:
+    """Records of a sealed run by scenario and policy.
+
+    Raises:
+        ValueError: the folder has no sealed records.
+    """
+    found: dict[str, dict[str, Record]] = {}
+    for file in sorted(folder.rglob("sealed/scores/*.json")):
+        record = Record.load(file)
+        found.setdefault(record.meta["scenario"], {})[record.name] = record
+    if not found:
+        raise bad_value("folder", str(folder), "the --out of `ecn-marl bench … --sealed`")
+    return found
+
+
+def merged(rows: Sequence[Mapping[str, Any]], folder: Path, new: bool) -> list[dict[str, Any]]:
+    """Rows with those of a run.
+
+    Args:
+        rows: those of the file.
+        folder: of the run.
+        new: replace rows of its scenarios; else add policies to them.
+    """
+    by_scenario = {row["scenario"]: dict(row) for row in rows}
+    for scenario, records in records_of(folder).items():
+        known = None if new else by_scenario.get(scenario)
+        by_scenario[scenario] = row_of(records, known)
+    return list(by_scenario.values())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Adds runs to the file.
+
+    Args:
+        argv: command line, that of the process if None.
+    """
+    parser = argparse.ArgumentParser(description="Rows of results/sealed.json.")
+    parser.add_argument("folders", nargs="+", type=Path, help="runs of `bench --sealed`")
+    parser.add_argument("--new", action="store_true", help="replace rows of their scenarios")
+    args = parser.parse_args(argv)
+    stored = json.loads(FILE.read_text())
+    for folder in args.folders:
+        stored["scenarios"] = merged(stored["scenarios"], folder, args.new)
+    FILE.write_text(json.dumps(stored) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

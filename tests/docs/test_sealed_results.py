@@ -1,0 +1,85 @@
+"""The maker of `results/sealed.json`, and what the file says of its own scores."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import sealed
+
+from ecn_marl.experiments.records import Record
+
+CLASSES = sealed.CLASSES
+
+
+def record(name, j, steps=0, commit="a" * 40):
+    """A record whose size classes are multiples of J."""
+    j = np.asarray(j, float)
+    meta = {"scenario": "x-v0", "commit": commit}
+    columns = {key: j * (i + 2) for i, key in enumerate(CLASSES)}
+    counts = {key: np.full(j.shape, 100.0) for key in ("offered", "bytes_offered", "flow_ticks")}
+    none = ("deferred", "waiting", "bytes_dropped", "bytes_spilled", "feedback_cut", "flags")
+    counts |= {key: np.zeros(j.shape) for key in none}
+    if steps:
+        meta |= {"steps": steps, "seconds": 1.0}
+    return Record(name, meta, {"J": j, **columns, **counts})
+
+
+def run(**policies):
+    """Records of references beside other policies, in four episodes."""
+    shape = np.array([1.0, 1.1, 0.9, 1.05])
+    references = {
+        "static:best": record("static:best", [8.0 * shape]),
+        "rule": record("rule", [4.0 * shape]),
+        "oracle": record("oracle", [2.0 * shape]),
+    }
+    return references | {
+        name: record(name, np.outer(level, shape), 20_000) for name, level in policies.items()
+    }
+
+
+def test_a_row_in_closed_form():
+    row = sealed.row_of(run(ippo=[4.0, 2.0]))
+    assert row["share"] == pytest.approx({"static:best": 0, "rule": 0.5, "oracle": 1, "ippo": 0.75})
+    assert row["to_rule"]["oracle"] == pytest.approx([0.5] * 3)
+    half = 12.7062 * 0.5 * np.log(2.0)  # Student's t of two seeds; episodes do not differ
+    ends = np.exp([0.0, -half, half]) / 2**0.5
+    assert row["to_rule"]["ippo"] == pytest.approx(ends, rel=1e-3, abs=1e-4)
+    assert set(row["classes_to_static"]["oracle"].values()) == {0.25}
+    assert set(row["seeds"]) == set(row["steps"]) == {"ippo"}
+    assert row["invalid"] == {} and "commits" not in row
+
+
+def test_a_second_run_adds_its_policies_and_must_agree_on_the_others():
+    row = sealed.row_of(run(ippo=[4.0, 2.0]))
+    before = copy.deepcopy(row)
+    both = sealed.row_of(run(gnn=[2.0, 2.0]), row)
+    assert row == before
+    assert both["scores"] == sealed.row_of(run(ippo=[4.0, 2.0], gnn=[2.0, 2.0]))["scores"]
+    other = run() | {"rule": record("rule", [[4.0, 4.4, 3.6, 4.3]])}
+    with pytest.raises(ValueError, match="J of rule in x-v0"):
+        sealed.row_of(other, row)
+    later = run() | {"mappo": record("mappo", [[2.0] * 4], 20_000, commit="b" * 40)}
+    assert sealed.row_of(later, row)["commits"] == {"mappo": "b" * 12}
+
+
+def test_a_run_without_the_best_static_setting_is_refused(tmp_path):
+    records = run()
+    del records["static:best"]
+    with pytest.raises(ValueError, match="static:best"):
+        sealed.row_of(records)
+    with pytest.raises(ValueError, match="--out"):
+        sealed.records_of(tmp_path)
+
+
+def test_the_files_figures_follow_from_its_scores():
+    stored = json.loads(sealed.FILE.read_text())
+    for row in stored["scenarios"]:
+        for key, value in sealed.relative(row["scores"]).items():
+            if key == "oracle":
+                assert row[key] == value
+                continue
+            for name, x in value.items():  # stored scores are rounded to four decimals
+                assert row[key][name] == pytest.approx(x, abs=2e-4), (row["scenario"], key, name)
