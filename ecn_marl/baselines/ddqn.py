@@ -233,15 +233,7 @@ class DDQN(Trainer):
         return ql.choose(exploring, random_action, best)
 
     def update(self, state: TrainState, params: PyTree) -> tuple[TrainState, dict[str, Array]]:
-        """Roll out, store, exchange, learn.
-
-        Args:
-            state: training state.
-            params: parameters of the environment.
-
-        Returns:
-            New state, and the update's metrics.
-        """
+        """Roll out, store, exchange, learn."""
         c = self.config
         key, roll_key, exchange_key, learn_key = jax.random.split(state.key, 4)
         state = replace(state, key=key)

@@ -247,15 +247,7 @@ class HAECN(Trainer):
         return in_force, trigger, decision_obs
 
     def update(self, state: TrainState, params: PyTree) -> tuple[TrainState, dict[str, Array]]:
-        """Roll out, store, learn.
-
-        Args:
-            state: training state.
-            params: parameters of the environment.
-
-        Returns:
-            New state, and the update's metrics.
-        """
+        """Roll out, store, learn."""
         c = self.config
         key, roll_key, decision_key, policy_key = jax.random.split(state.key, 4)
         state = replace(state, key=key)

@@ -201,15 +201,7 @@ class PQN(Trainer):
         return TrainState(actor, self.opt.init(actor), state, obs, key, start, memory)
 
     def update(self, state: TrainState, params: PyTree) -> tuple[TrainState, dict[str, Array]]:
-        """Roll out, and fit the network to the returns.
-
-        Args:
-            state: training state.
-            params: parameters of the environment.
-
-        Returns:
-            New state, and the update's metrics.
-        """
+        """Roll out, and fit the network to the returns."""
         c = self.config
         key, roll_key, learn_key = jax.random.split(state.key, 3)
         memory = state.memory

@@ -202,15 +202,7 @@ class SAC(Trainer):
         )
 
     def update(self, state: TrainState, params: PyTree) -> tuple[TrainState, dict[str, Array]]:
-        """Act, store, learn.
-
-        Args:
-            state: training state.
-            params: parameters of the environment.
-
-        Returns:
-            New state, and the update's metrics.
-        """
+        """Act, store, learn."""
         c = self.config
         key, roll_key, learn_key = jax.random.split(state.key, 3)
         state, rows, metrics = self.collect(replace(state, key=key), roll_key, params)

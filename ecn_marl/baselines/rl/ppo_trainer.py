@@ -172,15 +172,7 @@ class PPOTrainer(Trainer):
         return rc.Memories(zeros(self.config.memory), zeros(units) if units else None)
 
     def update(self, state: TrainState, params: PyTree) -> tuple[TrainState, dict[str, Array]]:
-        """Roll out, estimate advantages, improve policy and value function.
-
-        Args:
-            state: training state.
-            params: parameters of the environment.
-
-        Returns:
-            New state, and the update's metrics.
-        """
+        """Roll out, estimate advantages, improve policy and value function."""
         c = self.config
         key, roll_key, learn_key = jax.random.split(state.key, 3)
         state = replace(state, key=key)
