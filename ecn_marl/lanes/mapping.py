@@ -21,6 +21,7 @@ from jax.tree_util import PyTreeDef
 from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
+from ecn_marl.lanes.calls import Code, bind, ffi
 from ecn_marl.lanes.compat import THREEFRY, on_cuda, varies_by_device
 from ecn_marl.lanes.errors import InvalidValue, Unsupported
 from ecn_marl.lanes.settings import GPU, cores, gpu_mode
@@ -313,17 +314,20 @@ def vmap(
         if load is not None and ordered:
             raw.append(jnp.argsort(jax.vmap(load, tuple(in_axes))(*args)).astype(jnp.int32))
 
-        def compiled(build: _Build) -> Callable[..., list[jax.Array]]:
-            name, memory = build(jaxpr, with_axis, size, ordered)
-            return _call(name, [_raw_aval(a, size) for a in jaxpr.out_avals], memory, aliases)
+        outs = [_raw_aval(a, size) for a in jaxpr.out_avals]
+
+        def vector_code() -> Callable[..., list[jax.Array]]:
+            return bind(_for_cpu(jaxpr, with_axis, size, ordered), outs, aliases)
 
         if not _for_gpus():
-            results = compiled(_for_cpu)(*raw)
+            results = vector_code()(*raw)
         else:
             # A program may be lowered for another platform than this process's, to be exported.
             plain = _flat(jax.vmap(fun, tuple(in_axes)), args)
-            other = compiled(_for_cpu) if _on_cpu() else plain
-            results = jax.lax.platform_dependent(*raw, cuda=compiled(_for_cuda), default=other)
+            other = vector_code() if _on_cpu() else plain
+            name, memory = _for_cuda(jaxpr, with_axis, size, ordered)
+            kernel = ffi(name, outs, memory, aliases)
+            results = jax.lax.platform_dependent(*raw, cuda=kernel, default=other)
         wrap = functools.partial(jax.random.wrap_key_data, impl=THREEFRY)
         results = [
             wrap(x) if _is_key(a) else x for x, a in zip(results, jaxpr.out_avals, strict=True)
@@ -346,21 +350,6 @@ def _of_one(
     return leaves, single, with_axis
 
 
-_Build = Callable[[ClosedJaxpr, Sequence[bool], int, bool], tuple[str, int]]
-
-
-def _call(
-    name: str, outs: list[jax.ShapeDtypeStruct], memory: int, aliases: dict[int, int]
-) -> Callable[..., list[jax.Array]]:
-    """A function of raw arrays that calls compiled code.
-
-    The last result is the workspace of `memory` bytes, which XLA allocates and frees.
-    """
-    outs = [*outs, jax.ShapeDtypeStruct((memory,), jnp.uint8)]
-    call = jax.ffi.ffi_call(name, outs, input_output_aliases=aliases)
-    return lambda *raw: list(call(*raw))[:-1]
-
-
 def _flat(fun: Callable[..., Any], like: PyTree) -> Callable[..., list[jax.Array]]:
     """A function of trees as one of raw arrays; it ignores further arrays after its own."""
     leaves, tree = jax.tree.flatten(like)
@@ -377,23 +366,32 @@ def _flat(fun: Callable[..., Any], like: PyTree) -> Callable[..., list[jax.Array
     return call
 
 
-def _for_cpu(
-    jaxpr: ClosedJaxpr, with_axis: Sequence[bool], size: int, ordered: bool
-) -> tuple[str, int]:
-    """Compile vector code for this processor; its name, and the bytes of its workspace."""
+def _for_cpu(jaxpr: ClosedJaxpr, with_axis: Sequence[bool], size: int, ordered: bool) -> Code:
+    """Vector code for this processor.
+
+    Raises:
+        Unsupported: it cannot be compiled.
+    """
     # Here, not above: only compiling needs the compiler, and `native` needs llvmlite.
-    from ecn_marl.lanes.emit import write_module
     from ecn_marl.lanes.lower import lower
-    from ecn_marl.lanes.native import register
-    from ecn_marl.lanes.schedule import make_plan
 
     program = lower(jaxpr, with_axis)
-    # Host devices run at the same time, and each call starts all its threads.
-    threads = max(cores() // jax.local_device_count(), 1)
-    lanes = next((n for n in LANES if n >= size), LANES[-1])
-    plan = make_plan(program.top, program.results, program.flags, lanes)
-    text, memory = write_module(plan, program.arguments, program.results, lanes, threads, ordered)
-    return register(text), memory
+
+    def build() -> tuple[str, int]:
+        from ecn_marl.lanes.emit import write_module
+        from ecn_marl.lanes.native import register
+        from ecn_marl.lanes.schedule import make_plan
+
+        # Host devices run at the same time, and each call starts all its threads.
+        threads = max(cores() // jax.local_device_count(), 1)
+        lanes = next((n for n in LANES if n >= size), LANES[-1])
+        plan = make_plan(program.top, program.results, program.flags, lanes)
+        text, memory = write_module(
+            plan, program.arguments, program.results, lanes, threads, ordered
+        )
+        return register(text), memory
+
+    return Code(build)
 
 
 def _for_cuda(

@@ -14,6 +14,7 @@ import jax
 import llvmlite.binding as llvm
 
 from ecn_marl.lanes.compat import FFI
+from ecn_marl.lanes.object_cache import kept
 
 HEAD = """
 ; The start of a handler for XLA's foreign function interface. The handler's own code comes after
@@ -114,10 +115,15 @@ def _machine() -> llvm.TargetMachine:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_default_triple()
-    features = llvm.get_host_cpu_features().flatten()
+    name, features = _processor()
     return target.create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=features, opt=3 if OPTIMISE else 0, jit=True
+        cpu=name, features=features, opt=3 if OPTIMISE else 0, jit=True
     )
+
+
+def _processor() -> tuple[str, str]:
+    """Its name and its features, as LLVM has them."""
+    return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
 
 
 def register(text: str) -> str:
@@ -142,7 +148,7 @@ def register(text: str) -> str:
 
 
 def load(text: str) -> tuple[llvm.ExecutionEngine, Handler]:
-    """Compile a module for this processor.
+    """Make a module for this processor, or take its code from a process before this one.
 
     Only the machine code stays in memory. The module and the target machine that compiled it would
     take ten times as much.
@@ -150,18 +156,27 @@ def load(text: str) -> tuple[llvm.ExecutionEngine, Handler]:
     Returns:
         The engine, which keeps the code loaded, and the module's function `handler`.
     """
+    machine = _machine()
+    facts = (text, machine.triple, *_processor(), llvm.llvm_version_info, OPTIMISE)
+    name = hashlib.sha256(repr(facts).encode()).hexdigest()
     # The engine gets finished machine code instead of the module, which it would keep.
-    module, machine = llvm.parse_assembly(text), _machine()
-    if OPTIMISE:
-        optimize(module, machine)
-    code = machine.emit_object(module)
-    module.close()
+    code = kept(f"{name}.o", lambda: _compiled(text, machine))
     machine.close()
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     address = engine.get_function_address("handler")
     return engine, ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(address)
+
+
+def _compiled(text: str, machine: llvm.TargetMachine) -> bytes:
+    """The machine code of a module."""
+    module = llvm.parse_assembly(text)
+    if OPTIMISE:
+        optimize(module, machine)
+    code: bytes = machine.emit_object(module)
+    module.close()
+    return code
 
 
 def optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:

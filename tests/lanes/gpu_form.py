@@ -14,6 +14,7 @@ import pytest
 from jax.extend import core
 
 from ecn_marl.lanes import mapping, native
+from ecn_marl.lanes.calls import Code
 from ecn_marl.lanes.emit import HERE
 from ecn_marl.lanes.kernel import BLOCK, SHARED, Launch, write_kernel
 from ecn_marl.lanes.lower import lower
@@ -270,13 +271,13 @@ def emulate(
     """Run batches through emulated kernels of at most so many warps from now on; their texts."""
     texts = []
 
-    def build(jaxpr: Any, own: list[bool], size: int, ordered: bool) -> tuple[str, int]:
+    def build(jaxpr: Any, own: list[bool], size: int, ordered: bool) -> Code:
         text, memory, arguments, results = kernel_of(jaxpr, own, ordered, lanes)
         texts.append(text)
         each = BLOCK // WARP
         warps = -(-min(-(-size // (lanes or 1)), most) // each) * each
         name = native.register(emulated(text, arguments, results, warps, downwards))
-        return name, memory * warps
+        return Code(lambda: (name, memory * warps))
 
     patch.setattr(mapping, "_for_cpu", build)
     return texts

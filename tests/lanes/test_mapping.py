@@ -240,5 +240,5 @@ def test_batches_cannot_be_differentiated() -> None:
     def loss(x: jax.Array) -> jax.Array:
         return jax.vmap(lanes.mapped(turn), (0, None, 0))(x, TABLE, at)[0].sum()
 
-    with pytest.raises(Exception, match=r"differentiat|ffi_call"):
+    with pytest.raises(Exception, match=r"differentiate = .* compiled for lanes"):
         jax.grad(loss)(x)
