@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ecn_marl
-from ecn_marl.envs.parallel import _compiled
+from ecn_marl.envs.parallel import PROGRAMS
 from ecn_marl.sim.network.topology import star
 from ecn_marl.sim.traffic.incast import Incast
 
@@ -27,5 +27,5 @@ def tiny(actions="multidiscrete"):
 
 def functions(core):
     """Compiled `reset(key, params)` and `step(key, state, action, params)`, once for all files."""
-    reset, step, _ = _compiled(core.program)
+    reset, step, _ = PROGRAMS.of(core.program)
     return reset, step

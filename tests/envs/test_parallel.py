@@ -18,7 +18,7 @@ from playing import CASES, Options, bits, play, sampled, script
 
 import ecn_marl
 from ecn_marl.envs.features import FEATURES, Feature, feature_set
-from ecn_marl.envs.parallel import EcnParallelEnv, _compiled
+from ecn_marl.envs.parallel import PROGRAMS, EcnParallelEnv
 
 # Episodes.
 
@@ -99,7 +99,7 @@ def test_infos_tell_the_thresholds_that_were_set(small: EcnParallelEnv):
 
 def test_dicts_hold_the_arrays_of_the_functional_environment(small: EcnParallelEnv):
     core = ecn_marl.make("incast-v0", features="pet", reward="pet")
-    reset, step, global_state = _compiled(core.program)
+    reset, step, global_state = PROGRAMS.of(core.program)
     key, params = jax.random.key(9), core.default_params.replace(max_steps=np.int32(6))
     small.reset(seed=5)
     _, state = reset(small._key, params)
@@ -233,11 +233,11 @@ def test_environments_of_one_scenario_share_their_compiled_functions(small: EcnP
     twin = ecn_marl.parallel_env("incast-v0", features="pet", reward="pet", max_cycles=9)
     clone = cloudpickle.loads(cloudpickle.dumps(small))
     assert (
-        _compiled(small.core.program)
-        is _compiled(twin.core.program)
-        is _compiled(clone.core.program)
+        PROGRAMS.of(small.core.program)
+        is PROGRAMS.of(twin.core.program)
+        is PROGRAMS.of(clone.core.program)
     )
-    assert _compiled(small.core.program) is not _compiled(ecn_marl.make("incast-v0").program)
+    assert PROGRAMS.of(small.core.program) is not PROGRAMS.of(ecn_marl.make("incast-v0").program)
 
 
 def test_jax_starts_at_the_first_reset():

@@ -173,6 +173,11 @@ class RateEnv:
         return of_agents(self.action.gymnasium_space(), self.num_agents)
 
     @property
+    def program(self) -> RateEnv:
+        """What compiled code depends on: all of the environment."""
+        return self
+
+    @property
     def step_us(self) -> float:
         """Length of a step, µs."""
         return self.sim.interval_us
@@ -234,6 +239,11 @@ class RateEnv:
             monitor=empty_monitor(n) if self.monitored else None,
         )
         return self.observe(state), state
+
+    def reset_info(self, state: RateState, params: RateParams) -> dict[str, Array]:
+        """What the faces return as infos of a reset: `acts` of every flow."""
+        del params
+        return {"acts": state.acts}
 
     def step(self, key: jax.Array, state: RateState, action: Array, params: RateParams) -> Step:
         """Apply the actions of the flows whose turn it is, then run the network for a tick.

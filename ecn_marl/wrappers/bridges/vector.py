@@ -24,7 +24,8 @@ from ecn_marl._memory import check_memory
 from ecn_marl.envs.agent_checks import key_words, reset_options
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.episode import EnvState
-from ecn_marl.envs.parallel import MAX_CYCLES, EcnParallelEnv
+from ecn_marl.envs.face import MAX_CYCLES
+from ecn_marl.envs.parallel import EcnParallelEnv
 from ecn_marl.errors import InvalidInput
 from ecn_marl.wrappers.batch import compiled
 
