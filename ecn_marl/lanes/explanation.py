@@ -23,7 +23,7 @@ from ecn_marl.lanes.emit import copied, write_group
 from ecn_marl.lanes.graph import Map, Write
 from ecn_marl.lanes.kernel import Launch, planned, write_kernel
 from ecn_marl.lanes.lower import Program, lower
-from ecn_marl.lanes.mapping import LANES, traced
+from ecn_marl.lanes.mapping import traced, widest
 from ecn_marl.lanes.schedule import Plan, make_plan
 from ecn_marl.lanes.steps import Group, Step, Turns
 
@@ -131,7 +131,10 @@ class Explanation:
 
 
 def explain(
-    fun: Callable[..., Any], *args: object, shared: Sequence[int] = (), lanes: int = LANES[-1]
+    fun: Callable[..., Any],
+    *args: object,
+    shared: Sequence[int] = (),
+    lanes: int | None = None,
 ) -> Explanation:
     """What a batch of `fun` is compiled to for lanes; nothing is run.
 
@@ -139,12 +142,13 @@ def explain(
         fun: a function of one environment.
         *args: its arguments for one environment: trees of arrays or of `jax.ShapeDtypeStruct`.
         shared: numbers of the arguments that all environments share (`in_axes` None).
-        lanes: environments in a vector.
+        lanes: environments in a vector; those of a large batch on this processor if None.
 
     Raises:
         Unsupported: `fun` uses something that cannot be compiled.
     """
     program = _lowered(fun, args, shared)
+    lanes = lanes or widest()
     plan = make_plan(program.top, program.results, program.flags, lanes)
     module = Module(plan, lanes)
     sizes = {f.size for f in program.flags if f.varies and f.size > 1}

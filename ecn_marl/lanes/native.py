@@ -121,6 +121,11 @@ def _machine() -> llvm.TargetMachine:
     )
 
 
+def has_wide_registers() -> bool:
+    """Whether registers of this processor hold 16 float32 (AVX-512)."""
+    return bool(llvm.get_host_cpu_features().get("avx512f", False))
+
+
 def _processor() -> tuple[str, str]:
     """Its name and its features, as LLVM has them."""
     return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()

@@ -156,11 +156,32 @@ def test_results_do_not_depend_on_who_shares_a_vector(
         emulate(monkeypatch)
     start, keys = inputs(envs)[0], jax.random.split(jax.random.key(0), 5)
     ordered = batches(LOADS[name])
-    assert ("sort" in ordered.lower(start, keys).as_text()) == (envs > max(mapping.LANES))
+    assert ("sort" in ordered.lower(start, keys).as_text()) == (envs > mapping.widest())
     for a, b in zip(
         *(jax.tree.leaves(f(start, keys)) for f in (batches(None), ordered)), strict=True
     ):
         np.testing.assert_array_equal(a, b)
+
+
+def test_wide_and_narrow_vectors_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of them is faster depends on the processor."""
+    x, at = inputs(37)
+    widths = {mapping.widest(), *mapping.LANES[-2:]}
+    assert widths == {8, 16}
+    results = []
+    for width in sorted(widths):
+        monkeypatch.setattr(mapping, "widest", lambda width=width: width)
+        results.append(jax.vmap(lanes.mapped(turn), (0, None, 0))(x, TABLE, at))
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(("features", "width"), [({"avx512f": True}, 16), ({"avx2": True}, 8)])
+def test_the_widest_vector_is_that_of_the_registers(
+    monkeypatch: pytest.MonkeyPatch, features: dict[str, bool], width: int
+) -> None:
+    monkeypatch.setattr("llvmlite.binding.get_host_cpu_features", lambda: features)
+    assert mapping.widest.__wrapped__() == width
 
 
 def test_the_busiest_environments_share_a_vector() -> None:
