@@ -13,18 +13,14 @@ from typing import Any, NoReturn
 import jax
 import jax.numpy as jnp
 from jax.core import ShapedArray
-from jax.extend.core import Primitive
-from jax.interpreters import ad, mlir
 
+from ecn_marl.lanes.compat import late_primitive
 from ecn_marl.lanes.errors import InvalidValue
 
 __all__ = ["Code", "bind", "ffi"]
 
 Build = Callable[[], tuple[str, int]]
 """Compiles a program: its name for XLA, and the bytes of its workspace."""
-
-_PRIMITIVE = Primitive("lanes")
-_PRIMITIVE.multiple_results = True
 
 
 class Code:
@@ -37,8 +33,9 @@ class Code:
 
     def __call__(self) -> tuple[str, int]:
         """The name of the code for XLA, and the bytes of its workspace."""
-        if self._build is not None:
-            self._made = self._build()
+        build = self._build  # another thread may be faster
+        if build is not None:
+            self._made = build()
             self._build = None  # what it was compiled from takes much memory
         return self._made
 
@@ -87,7 +84,4 @@ def _not_differentiable(*_: object, **__: object) -> NoReturn:
     raise InvalidValue("differentiate", "a batch that is compiled for lanes", allowed)
 
 
-_PRIMITIVE.def_impl(_run)
-_PRIMITIVE.def_abstract_eval(lambda *_, avals, **__: avals)
-mlir.register_lowering(_PRIMITIVE, mlir.lower_fun(_run, multiple_results=True))
-ad.primitive_jvps[_PRIMITIVE] = _not_differentiable
+_PRIMITIVE = late_primitive("lanes", _run, lambda *_, avals, **__: avals, _not_differentiable)

@@ -14,6 +14,7 @@ from jax.core import ShapedArray
 from jax.extend import core, source_info_util
 from jax.extend.core import JaxprEqn
 from jax.extend.random import threefry_prng_impl
+from jax.interpreters import ad, mlir
 from jax.typing import ArrayLike
 
 from ecn_marl.lanes.errors import Unsupported
@@ -27,6 +28,7 @@ __all__ = [
     "expanded",
     "is_key",
     "jaxpr_and_constants",
+    "late_primitive",
     "on_cuda",
     "origin",
     "out_of_bounds",
@@ -159,6 +161,30 @@ def origin(equation: JaxprEqn) -> str:
     place = source_info_util.summarize(equation.source_info)
     file, _, line = place.split(" ")[0].partition(":")
     return f"{'/'.join(Path(file).parts[-2:])}:{line.split(':')[0]}" if line else ""
+
+
+def late_primitive(
+    name: str,
+    run: Callable[..., Sequence[Any]],
+    avals: Callable[..., Sequence[ShapedArray]],
+    differentiate: Callable[..., Any],
+) -> core.Primitive:
+    """A primitive whose program is not known before it is lowered.
+
+    Args:
+        name: in jaxprs.
+        run: of arrays and the primitive's parameters; what the primitive does. It is traced when a
+            program that has the primitive is lowered.
+        avals: of the same; shapes and types of the results.
+        differentiate: called with whatever a rule for derivatives is called with.
+    """
+    primitive = core.Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_impl(run)
+    primitive.def_abstract_eval(avals)
+    mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=True))
+    ad.primitive_jvps[primitive] = differentiate
+    return primitive
 
 
 def varies_by_device(x: ArrayLike) -> bool:
