@@ -2,6 +2,7 @@
 
     python docs/sealed.py runs/bench                # rows of its scenarios
     python docs/sealed.py runs/first runs/second    # policies of several runs in one row
+    python docs/sealed.py --renewed runs/bench      # of a set that is not finished
 
 A folder is the `--out` of `ecn-marl bench … --sealed`. A row that the file has for a scenario gets
 further policies if they were scored in the same episodes of the same simulator: every policy that
@@ -24,6 +25,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl.baselines.evaluation.completion import invalid_reasons
 from ecn_marl.baselines.evaluation.statistics import crossed_interval
 from ecn_marl.experiments.records import Record
+from ecn_marl.experiments.sealed import SET
 
 FILE = Path(__file__).parents[1] / "results" / "sealed.json"
 
@@ -49,6 +51,7 @@ def row_of(records: Mapping[str, Record], known: Mapping[str, Any] | None = None
         "scenario": base.meta["scenario"],
         "commit": row.get("commit", base.meta["commit"]),
         "episodes": base.episodes,
+        "set": row.get("set", SET),
     }
     keys = ("scores", "seeds", "classes_to_static", "invalid", "steps", "seconds", "commits")
     row |= {key: dict(row.get(key, {})) for key in keys}
@@ -156,11 +159,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(description="Rows of results/sealed.json.")
     parser.add_argument("folders", nargs="+", type=Path, help="runs of `bench --sealed`")
+    parser.add_argument("--renewed", action="store_true", help="rows of the set to come")
     parser.add_argument("--new", action="store_true", help="replace rows of their scenarios")
     args = parser.parse_args(argv)
     stored = json.loads(FILE.read_text())
+    part = stored["renewed"] if args.renewed else stored
     for folder in args.folders:
-        stored["scenarios"] = merged(stored["scenarios"], folder, args.new)
+        part["scenarios"] = merged(part["scenarios"], folder, args.new)
     FILE.write_text(json.dumps(stored) + "\n")
     return 0
 

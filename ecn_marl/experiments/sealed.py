@@ -21,8 +21,8 @@ from ecn_marl.experiments.sources import Checkout
 USES = "results/USES.md"
 """Where uses are noted, in the checkout."""
 
-_ROOT = (0x5EA1ED00, 0x00000006)
-"""Words of the root key of the sealed episodes; the second word is the number of the test set.
+SET = 6
+"""Number of the test set.
 
 2: learners' recipes were changed after scores on the first set.
 3: marking in the simulator, and recipes (falling learning rates), were changed after scores on the
@@ -32,6 +32,9 @@ _ROOT = (0x5EA1ED00, 0x00000006)
 6: the simulator (turns at NICs) and the settings of `ddqn-fct` were changed after scores on the
    fifth set.
 """
+
+_ROOT = (0x5EA1ED00, SET)
+"""Words of the root key of the sealed episodes."""
 
 _HEAD = """\
 # Uses of the sealed episodes
