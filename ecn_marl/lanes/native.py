@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import llvmlite.binding as llvm
@@ -162,7 +163,8 @@ def load(text: str) -> tuple[llvm.ExecutionEngine, Handler]:
         The engine, which keeps the code loaded, and the module's function `handler`.
     """
     machine = _machine()
-    facts = (text, machine.triple, *_processor(), llvm.llvm_version_info, OPTIMISE)
+    here = Path(__file__).read_bytes()  # how it is compiled
+    facts = (here, text, machine.triple, *_processor(), llvm.llvm_version_info, OPTIMISE)
     name = hashlib.sha256(repr(facts).encode()).hexdigest()
     # The engine gets finished machine code instead of the module, which it would keep.
     code = kept(f"{name}.o", lambda: _compiled(text, machine))
