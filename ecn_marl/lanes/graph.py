@@ -280,12 +280,12 @@ def reads(item: Map | Write) -> Sequence[Operand]:
 def is_identity(operand: Operand, size: int) -> bool:
     """Whether element `i` is needed at `i`, and nothing else of the node."""
     where = operand.where
+    if not operand.node.size == where.size == size:
+        return False
     # The ends first: most of those that differ do there.
-    return (
-        operand.node.size == where.size == size
-        and (not size or (where[0] == 0 and where[-1] == size - 1))
-        and bool((where == _counted(size)).all())
-    )
+    if size and (where[0] != 0 or where[-1] != size - 1):
+        return False
+    return bool((where == _counted(size)).all())
 
 
 @functools.lru_cache(256)
