@@ -90,6 +90,18 @@ def test_bad_actions_are_refused(options, actions, message):
         env.step(actions)
 
 
+def test_a_key_fixes_an_episode():
+    """In place of the stream."""
+    env = make()
+
+    def play(words):
+        env.reset(options={"key": np.array(words, np.uint32)})
+        return [sorted(env.step(dict.fromkeys(env.agents, 0.9))[1].items()) for _ in range(12)]
+
+    first = play([3, 4])
+    assert play([3, 4]) == first != play([3, 5])
+
+
 @pytest.mark.parametrize("cycles", [0, 2**31])
 def test_bad_episodes_are_refused(cycles):
     with pytest.raises(ValueError, match="max_cycles"):
