@@ -43,8 +43,9 @@ def widest() -> int:
 
     16 where registers have 512 bits (AVX-512): there it is faster than 8, although more elements
     are busy in one of 16 environments than in one of 8. Elsewhere 8: the numbers of 16 do not fit
-    into the registers, and their state less well into the cache. With AVX2 16 take 1.1 to 1.2 times
-    as long (512 environments of three scenarios, AMD EPYC of family 25, model 1).
+    into the registers, and their state less well into the cache. With AVX2 16 took 1.1 to 1.2 times
+    as long on one core (512 environments of three scenarios, AMD EPYC of family 25, model 1), and
+    1.07 times, within the spread of runs, on two (1000 of `websearch-v0`). 8 compile faster.
     """
     from ecn_marl.lanes.native import has_wide_registers
 
