@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--new", action="store_true", help="replace rows of their scenarios")
     args = parser.parse_args(argv)
     stored = json.loads(FILE.read_text())
-    part = stored["renewed"] if args.renewed else stored
+    part = stored.setdefault("renewed", {"scenarios": []}) if args.renewed else stored
     for folder in args.folders:
         part["scenarios"] = merged(part["scenarios"], folder, args.new)
     FILE.write_text(json.dumps(stored) + "\n")

@@ -7,6 +7,7 @@ at the first reset, so an environment can be made and pickled to a worker proces
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -47,7 +48,7 @@ Dicts = tuple[
 """Observations, rewards, terminations, truncations and infos by agent."""
 
 
-class Face(OwnCopies, ParallelEnv):
+class Face(OwnCopies, ParallelEnv, ABC):
     """A `ParallelEnv` around a functional environment.
 
     `reset(seed=s)` starts a stream of episodes; resets without a seed continue it. An environment
@@ -245,13 +246,13 @@ class Face(OwnCopies, ParallelEnv):
             raise bad_value("actions", f"one for {unknown!r}", "actions of this env's agents only")
         return self._checked([actions[agent] for agent in self.agents])
 
+    @abstractmethod
     def _checked(self, actions: list[object]) -> np.ndarray:
         """Actions of all agents in turn as one array.
 
         Raises:
             ValueError: one is not in its agent's space.
         """
-        raise NotImplementedError
 
     def render(self) -> Any:
         """There is nothing to show."""
