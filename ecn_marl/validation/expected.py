@@ -1,7 +1,8 @@
 """The committed verdict of every line: any change is reported, better or worse.
 
 A line whose error is near its tolerance is expected at the `edge`. Rounding differs between
-processors and changes single random draws, so such a line may pass or fail.
+processors and changes single random draws, so such a line may pass or fail. So may a rank of
+settings of which two are too close to tell apart: it has no error between none and a whole exchange.
 """
 
 from __future__ import annotations
@@ -74,14 +75,17 @@ def _fits(verdict: str, expected_verdict: str | None) -> bool:
 
 
 def as_csv(lines: Iterable[Line]) -> str:
-    """The verdicts of a run as a file of expected ones, lines near their tolerance at the edge."""
+    """The verdicts of a run as a file of expected ones, lines that chance may decide at the edge."""
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
     table.writerow(COLUMNS)
     for line in lines:
-        near = abs(abs(line.error) - line.allowed) <= MARGIN * line.allowed
-        table.writerow([*key(line), EDGE if near else line.verdict])
+        table.writerow([*key(line), EDGE if _at_the_edge(line) else line.verdict])
     return buffer.getvalue()
+
+
+def _at_the_edge(line: Line) -> bool:
+    return abs(abs(line.error) - line.allowed) <= max(MARGIN * line.allowed, line.noise)
 
 
 def changes_text(changed: list[Change]) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import kendalltau
+from scipy.stats import t as student_t
 
 from ecn_marl.validation import recorded
 from ecn_marl.validation.lines import Basis, Case, Line, Outcome, Slowdowns, Tolerance
@@ -166,17 +168,38 @@ def _single_flows(
 
 
 def _ranks(group: str, case: str, curves: list[Slowdowns], basis: Basis) -> list[Line]:
-    """Kendall's tau between the orders of the settings here and on packets, by size class."""
+    """Kendall's tau between the orders of the settings here and on packets, by size class.
+
+    Chance moves it by the pairs of settings that our seeds do not tell apart.
+    """
     lines = []
     for label, members in class_members(curves[0].size).items():
-        orders = [
-            [fct[..., members].mean() for fct in side]
-            for side in ([c.recorded for c in curves], [c.simulated for c in curves])
-        ]
-        tau = float(kendalltau(*orders).statistic)
+        packets = np.array([c.recorded[members].mean() for c in curves])
+        simulated = np.stack([c.simulated[:, members].mean(1) for c in curves])
+        tau = float(kendalltau(packets, simulated.mean(1)).statistic)
         quantity = f"rank of the settings, tau {label}"
-        lines.append(Line(group, case, quantity, "", 1.0, tau, RANK, basis))
+        noise = 2 * undecided(simulated)
+        lines.append(Line(group, case, quantity, "", 1.0, tau, RANK, basis, noise=noise))
     return lines
+
+
+def undecided(means: np.ndarray) -> float:
+    """Share of pairs of settings whose order could be chance, at the 5 % level.
+
+    Fisher's least significant difference: seeds have the same arrivals under all settings, so the
+    spread that counts is what neither settings nor seeds explain. An exchange of one pair moves
+    Kendall's tau by twice its share.
+
+    Args:
+        means: a number for every setting and seed, `[E, S]`; two of each at least.
+    """
+    settings, seeds = means.shape
+    unexplained = means - means.mean(1, keepdims=True) - means.mean(0) + means.mean()
+    freedom = (settings - 1) * (seeds - 1)
+    spread = np.sqrt(2 * (unexplained**2).sum() / freedom / seeds)
+    least = student_t.ppf(0.975, freedom) * spread
+    pairs = combinations(means.mean(1), 2)
+    return float(np.mean([not abs(a - b) > least for a, b in pairs]))
 
 
 def _waited(samples: Samples, setting: int) -> str:

@@ -56,6 +56,8 @@ class Line:
         tolerance: None if the line is only reported.
         basis: where the reference comes from.
         note: remark for the reader.
+        noise: how far chance alone may move the simulated value, in the line's unit, where that is
+            more than a share of the tolerance. It does not enter the verdict.
     """
 
     group: str
@@ -67,6 +69,7 @@ class Line:
     tolerance: Tolerance | None = None
     basis: Basis = "tuned"
     note: str = ""
+    noise: float = 0.0
 
     @property
     def error(self) -> float:
@@ -110,6 +113,7 @@ class Line:
             "verdict": self.verdict,
             "basis": self.basis,
             "note": self.note,
+            "noise": float(self.noise),
         }
 
 

@@ -251,6 +251,26 @@ def test_expected_verdicts_are_written_whole(monkeypatch, tmp_path):
     assert result.exit_code == 2 and "a run of all cases" in result.stderr
 
 
+def test_ranks_that_chance_decides_are_at_the_edge():
+    """Two settings that seeds do not tell apart may change places; a clear order may not."""
+    tolerance = Tolerance(absolute=0.1)
+    clear = np.array([[1.0, 1.1, 0.9], [2.0, 2.2, 1.9], [3.0, 3.2, 2.7]])
+    # The first two settings are a hundredth apart, and each seed orders them differently.
+    close = np.array([[1.0, 1.1, 0.9], [1.01, 1.0, 0.95], [3.0, 3.2, 2.7]])
+    assert leaf_spine.undecided(clear) == 0.0
+    assert leaf_spine.undecided(close) == pytest.approx(1 / 3)
+    for means, tau, verdict in (
+        (clear, 1.0, "pass"),
+        (clear, 1 / 3, "FAIL"),
+        (close, 1.0, "edge"),
+        (close, 1 / 3, "edge"),
+        (close, -1.0, "FAIL"),  # more pairs are exchanged than chance can exchange
+    ):
+        noise = 2 * leaf_spine.undecided(means)
+        rank = Line("g", "c", "tau", "", 1.0, tau, tolerance, noise=noise)
+        assert expected.as_csv([rank]).splitlines()[1] == f"g,c,tau,{verdict}"
+
+
 def test_every_case_is_expected():
     """The committed file has lines of all groups, each once, with verdicts that exist."""
     verdicts = expected.expected()
@@ -291,6 +311,7 @@ def test_report(ours, code, monkeypatch, tmp_path):
         "verdict": "FAIL" if code else "pass",
         "basis": "independent",
         "note": "a note",
+        "noise": 0.0,
     }
     assert (second["tolerance"], second["verdict"], second["ours"]) == (None, "reported", None)
 
