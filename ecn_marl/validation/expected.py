@@ -2,7 +2,7 @@
 
 A line whose error is near its tolerance is expected at the `edge`. Rounding differs between
 processors and changes single random draws, so such a line may pass or fail. So may a rank of
-settings of which two are too close to tell apart: it has no error between none and a whole exchange.
+settings of which two are too close to tell apart: it moves by whole exchanges.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _fits(verdict: str, expected_verdict: str | None) -> bool:
 
 
 def as_csv(lines: Iterable[Line]) -> str:
-    """The verdicts of a run as a file of expected ones, lines that chance may decide at the edge."""
+    """The verdicts of a run as a file of expected ones; `edge` where chance may decide."""
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
     table.writerow(COLUMNS)
