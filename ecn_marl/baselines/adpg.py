@@ -144,9 +144,11 @@ class Deterministic(RateTrainer):
 class ADPG(Deterministic):
     """The algorithm for one configuration."""
 
+    config_class = ADPGConfig
+
     def __init__(self, config: ADPGConfig) -> None:
         """Make the environments and the policy."""
-        self.config = config
+        super().__init__(config)
         self.envs = training_envs(config)
         self.policy = Policy(config.hidden)
         self.optimiser = optax.chain(optax.clip(config.clip), optax.adam(config.lr))
@@ -154,15 +156,7 @@ class ADPG(Deterministic):
     def update(
         self, state: ADPGState, params: tuple[RateParams, ...]
     ) -> tuple[ADPGState, dict[str, Array]]:
-        """Roll out in all scenarios, and follow the gradient once.
-
-        Args:
-            state: training state.
-            params: parameters of each scenario's environment.
-
-        Returns:
-            New state, and the update's metrics.
-        """
+        """Roll out in all scenarios, and follow the gradient once."""
         key = jax.random.fold_in(state.key, state.updates)
         envs, batches, left_out = roll_scenarios(
             self.envs,

@@ -1,4 +1,4 @@
-"""Algorithms by name: trainers whose agents are ports, and their settings."""
+"""Algorithms by name: trainers whose agents are ports, and those of flows, and their settings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._registry import Registry
+from ecn_marl.baselines.adpg import ADPG
+from ecn_marl.baselines.apg import APG
+from ecn_marl.baselines.aurora import Aurora
 from ecn_marl.baselines.c_acc import CentralACC
 from ecn_marl.baselines.ddqn import DDQN
 from ecn_marl.baselines.generalist import Generalist
@@ -16,15 +19,26 @@ from ecn_marl.baselines.ippo import IPPO
 from ecn_marl.baselines.mappo import MAPPO
 from ecn_marl.baselines.oracle import RULES
 from ecn_marl.baselines.pqn import PQN
+from ecn_marl.baselines.rate_dqn import RateDQN
+from ecn_marl.baselines.rate_ppo import RatePPO
+from ecn_marl.baselines.rate_reinforce import Reinforce
+from ecn_marl.baselines.rl.rate_learning import RateTrainer
 from ecn_marl.baselines.sac import SAC
 from ecn_marl.baselines.training.trainer import Trainer, as_trainer
 
-RATE_LEARNERS = ("adpg", "ppo", "reinforce", "aurora", "dqn", "apg")
-"""Names of the learners whose agents are flows, see `experiments.rate`."""
+RATE_ALGORITHMS: dict[str, type[RateTrainer]] = {
+    "adpg": ADPG,
+    "ppo": RatePPO,
+    "reinforce": Reinforce,
+    "aurora": Aurora,
+    "dqn": RateDQN,
+    "apg": APG,
+}
+"""Trainers whose agents are flows, by name, see `experiments.rate`."""
 
 RESERVED = (
     *("pet", "ddqn-fct", "haecn-fct", "vdn"),
-    *RATE_LEARNERS,
+    *RATE_ALGORITHMS,
     *(*RULES, "static", "dynamic", "pretrained"),
 )
 """Names of policies that are not in this registry: rows of the benchmark, learners of rates,
@@ -46,7 +60,7 @@ ALGORITHMS: Registry[type[Trainer]] = Registry(
     as_trainer,
     RESERVED,
 )
-"""Trainers by name."""
+"""Trainers whose agents are ports, by name."""
 
 
 def register_algorithm(name: str, trainer: type[Trainer], replace: bool = False) -> None:
@@ -66,7 +80,7 @@ def register_algorithm(name: str, trainer: type[Trainer], replace: bool = False)
 
 def check_agents(field: str, name: str) -> None:
     """Raise a ValueError, about a field, for the name of a learner whose agents are flows."""
-    if name in RATE_LEARNERS:
+    if name in RATE_ALGORITHMS:
         allowed = f"a learner whose agents are ports; of {name} they are flows (see `bench adpg`)"
         raise bad_value(field, name, allowed)
 
@@ -77,7 +91,8 @@ def algorithm_config(algorithm: str, **settings: object) -> Any:
     Raises:
         ValueError: unknown algorithm or setting, or a value that is not allowed.
     """
-    kind = ALGORITHMS[algorithm].config_class
+    learner = RATE_ALGORITHMS.get(algorithm) or ALGORITHMS[algorithm]
+    kind: type[Any] = learner.config_class
     names = [f.name for f in fields(kind) if f.init]
     for name in settings:
         if name not in names:

@@ -76,9 +76,11 @@ class APGConfig(RateConfig):
 class APG(Deterministic):
     """The algorithm for one configuration."""
 
+    config_class = APGConfig
+
     def __init__(self, config: APGConfig) -> None:
         """Make the environments and the policy."""
-        self.config = config
+        super().__init__(config)
         self.envs = training_envs(config, transport=f"{SENDERS},share={config.share}")
         self.policy = Policy(config.hidden)
         self.optimiser = adam(config.lr, config.max_grad_norm)
@@ -86,15 +88,7 @@ class APG(Deterministic):
     def update(
         self, state: ADPGState, params: tuple[RateParams, ...]
     ) -> tuple[ADPGState, dict[str, Array]]:
-        """Roll out in all scenarios, and follow the gradient once.
-
-        Args:
-            state: training state.
-            params: parameters of each scenario's environment.
-
-        Returns:
-            New state, and the update's metrics.
-        """
+        """Roll out in all scenarios, and follow the gradient once."""
         key = jax.random.fold_in(state.key, state.updates)
         grads, states_after, rollouts, lost = [], [], [], jnp.zeros((), jnp.int32)
         for i, (env, p) in enumerate(zip(self.envs, params, strict=True)):

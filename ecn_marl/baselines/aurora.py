@@ -98,7 +98,7 @@ class AuroraPolicy(StochasticRates):
 class Aurora(RatePPO):
     """The algorithm for one configuration."""
 
-    config: AuroraConfig
+    config_class = AuroraConfig
 
     @property
     def view(self) -> dict[str, Any]:

@@ -129,9 +129,11 @@ class RateDQNState:
 class RateDQN(RateTrainer):
     """The algorithm for one configuration."""
 
+    config_class = RateDQNConfig
+
     def __init__(self, config: RateDQNConfig) -> None:
         """Make the environments and the network."""
-        self.config = config
+        super().__init__(config)
         self.envs = training_envs(config, **self.view)
         self.head = Head(sizes=(len(FACTORS),), scalar=True)
         self.learner = QLearner(
@@ -169,15 +171,7 @@ class RateDQN(RateTrainer):
     def update(
         self, state: RateDQNState, params: tuple[RateParams, ...]
     ) -> tuple[RateDQNState, dict[str, Array]]:
-        """Roll out in all scenarios, store, and learn from memory.
-
-        Args:
-            state: training state.
-            params: parameters of each scenario's environment.
-
-        Returns:
-            New state, and the update's metrics.
-        """
+        """Roll out in all scenarios, store, and learn from memory."""
         c = self.config
         keys = jax.random.split(jax.random.fold_in(state.key, state.updates), 3)
         chance = epsilon(c.epsilon, c.epsilon_decay, c.epsilon_min, state.updates)

@@ -101,9 +101,11 @@ class RatePPOConfig(RateConfig):
 class RatePPO(PolicyGradient):
     """The algorithm for one configuration."""
 
+    config_class = RatePPOConfig
+
     def __init__(self, config: RatePPOConfig) -> None:
         """Make the environments, the networks and their optimisers."""
-        self.config = config
+        super().__init__(config)
         self.envs = training_envs(config, **self.view)
         self.policy = self.make_policy()
         self.critic = Mlp(config.hidden, 1)
@@ -141,15 +143,7 @@ class RatePPO(PolicyGradient):
     def update(
         self, state: PolicyState, params: tuple[RateParams, ...]
     ) -> tuple[PolicyState, dict[str, Array]]:
-        """Roll out in all scenarios, estimate advantages, improve policy and value function.
-
-        Args:
-            state: training state.
-            params: parameters of each scenario's environment.
-
-        Returns:
-            New state, and the update's metrics.
-        """
+        """Roll out in all scenarios, estimate advantages, improve policy and value function."""
         c = self.config
         keys = jax.random.split(jax.random.fold_in(state.key, state.updates), 3)
         envs, batches, left_out = self.roll_out(state, keys[0], params)

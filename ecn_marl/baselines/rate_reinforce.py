@@ -79,9 +79,11 @@ class ReinforceConfig(RateConfig):
 class Reinforce(PolicyGradient):
     """The algorithm for one configuration."""
 
+    config_class = ReinforceConfig
+
     def __init__(self, config: ReinforceConfig) -> None:
         """Make the environments, the policy and its optimiser."""
-        self.config = config
+        super().__init__(config)
         self.envs = training_envs(config, **self.view)
         self.policy = StochasticRates(config.actions, config.hidden)
         self.opt = adam(config.lr, config.max_grad_norm)
@@ -103,15 +105,7 @@ class Reinforce(PolicyGradient):
     def update(
         self, state: PolicyState, params: tuple[RateParams, ...]
     ) -> tuple[PolicyState, dict[str, Array]]:
-        """Roll out in all scenarios, and follow the gradient once.
-
-        Args:
-            state: training state.
-            params: parameters of each scenario's environment.
-
-        Returns:
-            New state, and the update's metrics.
-        """
+        """Roll out in all scenarios, and follow the gradient once."""
         c = self.config
         keys = jax.random.split(jax.random.fold_in(state.key, state.updates), 3)
         envs, batches, left_out = self.roll_out(state, keys[0], params)

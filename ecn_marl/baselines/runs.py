@@ -47,6 +47,7 @@ from ecn_marl.baselines.training.checkpoint import (
     DIVERGED,
     FOLDER,
     Checkpoints,
+    config_to_resume,
     read_config,
     warn_of_versions,
     write_json,
@@ -250,13 +251,8 @@ def resume_run(
         FolderInUse: another process still trains it.
         DamagedCheckpoint: the files of its latest checkpoint have changed.
     """
-    config = read_config(run)
-    warn_of_versions(run, config)
+    config = config_to_resume(run, steps)
     _check_flow_lists(config)
-    if steps is not None and steps < config["steps"]:
-        allowed = f"at least {config['steps']}, what the run was started with"
-        raise bad_value("steps", steps, allowed)
-    config["steps"] = steps or config["steps"]
     session = session or Session()
     _saving(session, config)
     with training_lock(run, "train --resume"):

@@ -29,9 +29,10 @@ INSTEAD = {
 
 def is_about_rates(algorithm: str | None, resume: Path | None) -> bool:
     """Whether a training is of a learner of rates."""
+    from ecn_marl.baselines.algorithms import RATE_ALGORITHMS
     from ecn_marl.experiments import rate
 
-    return algorithm in rate.ALGORITHMS or (resume is not None and rate.is_rate_run(str(resume)))
+    return algorithm in RATE_ALGORITHMS or (resume is not None and rate.is_rate_run(str(resume)))
 
 
 def is_evaluation(policies: list[str], scenario: str | None) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ecn_marl._errors import unknown_name
 from ecn_marl._garbage import seldom_collected
-from ecn_marl.baselines.algorithms import ALGORITHMS
+from ecn_marl.baselines.algorithms import ALGORITHMS, RATE_ALGORITHMS
 from ecn_marl.baselines.runs import Session
 from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.training.checkpoint import RUN, read_config
@@ -117,7 +117,7 @@ def train(
         FolderInUse: another process trains there.
         TrainingDiverged: a metric or the state is not finite any more.
     """
-    if algorithm in rate.ALGORITHMS:
+    if algorithm in RATE_ALGORITHMS:
         texts = [f"{name}={_text(value)}" for name, value in settings.items()]
         folder = Path(out or Path("runs") / f"{algorithm}-seed{seed}")
         with notebook_progress(f"train {algorithm}", 1.0, None) as move:

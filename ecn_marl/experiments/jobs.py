@@ -13,7 +13,7 @@ from ecn_marl._checks import SEED, Flag, Real, Whole, check
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.baselines.algorithms import (
     ALGORITHMS,
-    RATE_LEARNERS,
+    RATE_ALGORITHMS,
     algorithm_config,
     as_tuples,
     check_agents,
@@ -185,12 +185,12 @@ def new_job(
     """
     algorithm = algorithm or base.get("algorithm")
     if algorithm is None:
-        names = ", ".join((*ALGORITHMS, *RATE_LEARNERS))
+        names = ", ".join((*ALGORITHMS, *RATE_ALGORITHMS))
         raise bad_value("algorithm", None, f"one of {names} (or --resume RUN)")
     check_agents("algorithm", algorithm)
     learner, algorithm = algorithm, trainer_of(algorithm)
     if algorithm not in ALGORITHMS:
-        known = dict.fromkeys((*ALGORITHMS, *learners(), *RATE_LEARNERS))
+        known = dict.fromkeys((*ALGORITHMS, *learners(), *RATE_ALGORITHMS))
         raise unknown_name("algorithm", algorithm, tuple(known))
     values = {**base.get("settings", {}), **parse_settings(algorithm, settings)}
     listed = {name for name in base if name not in ("algorithm", "options", "settings")}

@@ -7,23 +7,20 @@ form of senders that set their rates themselves, e.g. `swift:htsim`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from jaxtyping import Array, PyTree
 
 from ecn_marl._checks import check_seed
 from ecn_marl._errors import bad_value, unknown_name
-from ecn_marl.baselines.adpg import ADPG, ADPGConfig
-from ecn_marl.baselines.apg import APG, APGConfig
-from ecn_marl.baselines.aurora import Aurora, AuroraConfig
+from ecn_marl.baselines.algorithms import RATE_ALGORITHMS, algorithm_config
 from ecn_marl.baselines.exported import is_exported
 from ecn_marl.baselines.exporting.rate_export import export_rate_policy
 from ecn_marl.baselines.exporting.rate_policy import RatePolicy
-from ecn_marl.baselines.rate_dqn import RateDQN, RateDQNConfig
 from ecn_marl.baselines.rate_exported import (
     Deployed,
     device_arrays,
@@ -31,54 +28,22 @@ from ecn_marl.baselines.rate_exported import (
     rate_view,
     read_rate_exported,
 )
-from ecn_marl.baselines.rate_ppo import RatePPO, RatePPOConfig
-from ecn_marl.baselines.rate_reinforce import Reinforce, ReinforceConfig
-from ecn_marl.baselines.rl.rate_learning import RateConfig
+from ecn_marl.baselines.rl.rate_learning import RateConfig, RateTrainer
 from ecn_marl.baselines.runs import check_folder, prepare_folder, training_lock
 from ecn_marl.baselines.training.checkpoint import (
     CONFIG,
     RUN,
     Checkpoints,
+    config_to_resume,
     read_config,
     warn_of_versions,
     write_json,
 )
-from ecn_marl.baselines.training.loop import Algorithm, Saving, state_shapes, train
+from ecn_marl.baselines.training.loop import Saving, state_shapes, train
 from ecn_marl.envs.rate.measure import OwnRates, Steered, Subject
 from ecn_marl.envs.rate.scenarios import RateScenario, make_rate, rate_scenarios, with_options
 from ecn_marl.experiments.jobs import convert_settings
 from ecn_marl.sim.transports import TRANSPORTS, parse_transport
-
-
-@runtime_checkable
-class RateLearner(Algorithm, Protocol):
-    """A learner of rates, see `baselines.rl.rate_learning`."""
-
-    @property
-    def config(self) -> RateConfig:
-        """Its settings."""
-
-    @property
-    def default_params(self) -> PyTree:
-        """Parameters of the environments that it trains in."""
-
-    @property
-    def view(self) -> dict[str, Any]:
-        """Options of `make_rate` for its actions and observations."""
-
-    def act(self, actor: PyTree, obs: Array) -> Array:
-        """Deterministic actions of all flows."""
-
-
-ALGORITHMS: dict[str, tuple[Callable[[Any], RateLearner], type[RateConfig]]] = {
-    "adpg": (ADPG, ADPGConfig),
-    "ppo": (RatePPO, RatePPOConfig),
-    "reinforce": (Reinforce, ReinforceConfig),
-    "aurora": (Aurora, AuroraConfig),
-    "dqn": (RateDQN, RateDQNConfig),
-    "apg": (APG, APGConfig),
-}
-"""Trainers by name: the algorithm and its settings."""
 
 UPDATES = 2000
 """Updates of a run by default."""
@@ -93,7 +58,7 @@ PER_CALL = 20
 def is_rate_run(policy: str) -> bool:
     """Whether a policy is the folder of a run of a learner of rates."""
     path = Path(policy)
-    return (path / CONFIG).is_file() and read_config(path, RUN).get("algorithm") in ALGORITHMS
+    return (path / CONFIG).is_file() and read_config(path, RUN).get("algorithm") in RATE_ALGORITHMS
 
 
 def is_senders(policy: str) -> bool:
@@ -123,7 +88,7 @@ def train_rate(
     """Train and write a run: `config.json`, `metrics.jsonl`, checkpoints.
 
     Args:
-        algorithm: name in `ALGORITHMS`.
+        algorithm: name in `RATE_ALGORITHMS`.
         out: folder of the run.
         settings: settings of the trainer, `name=value`.
         steps: environment steps, summed over environments; `UPDATES` updates if None.
@@ -139,8 +104,10 @@ def train_rate(
         ValueError: anything unknown or not allowed; nothing is written then.
         FolderInUse: another process trains there.
     """
-    kind, config_kind = _kinds(algorithm)
-    config = config_kind(**convert_settings(algorithm, config_kind, settings))
+    if algorithm not in RATE_ALGORITHMS:
+        raise unknown_name("learner of rates", algorithm, RATE_ALGORITHMS)
+    kind = RATE_ALGORITHMS[algorithm]
+    config = kind.config_class(**convert_settings(algorithm, kind.config_class, settings))
     steps = UPDATES * config.steps_per_update if steps is None else steps
     if steps < 1:
         raise bad_value("steps", steps, "an integer >= 1")
@@ -171,12 +138,7 @@ def resume_rate(
         ValueError: not a run, or fewer steps than it was started with.
         FolderInUse: another process still trains it.
     """
-    config = read_config(run, RUN)
-    warn_of_versions(run, config)
-    if steps is not None and steps < config["steps"]:
-        allowed = f"at least {config['steps']}, what the run was started with"
-        raise bad_value("steps", steps, allowed)
-    config["steps"] = steps or config["steps"]
+    config = config_to_resume(run, steps, RUN)
     with training_lock(run, "train --resume"):
         write_json(Path(run) / CONFIG, config)
         # A run that was stopped before its first checkpoint starts again.
@@ -185,7 +147,7 @@ def resume_rate(
 
 
 def _train(
-    trainer: RateLearner,
+    trainer: RateTrainer,
     folder: Path,
     config: dict[str, Any],
     resume: bool,
@@ -212,20 +174,10 @@ def _report(progress: Progress, total: int, row: dict[str, Any]) -> None:
     progress(row, total)
 
 
-def _kinds(algorithm: str) -> tuple[Callable[[Any], RateLearner], type[RateConfig]]:
-    if algorithm not in ALGORITHMS:
-        raise unknown_name("learner of rates", algorithm, ALGORITHMS)
-    return ALGORITHMS[algorithm]
-
-
-def _trainer(config: dict[str, Any]) -> RateLearner:
-    """The algorithm of a run, from its configuration; JSON has no tuples."""
-    kind, config_kind = _kinds(config["algorithm"])
-    settings = dict(config["settings"])
-    for field in fields(config_kind):
-        if isinstance(field.default, tuple) and field.name in settings:
-            settings[field.name] = tuple(settings[field.name])
-    return kind(config_kind(**settings))
+def _trainer(config: dict[str, Any]) -> RateTrainer:
+    """The algorithm of a run, from its configuration."""
+    name = config["algorithm"]
+    return RATE_ALGORITHMS[name](algorithm_config(name, **config["settings"]))
 
 
 @dataclass(frozen=True)
@@ -236,7 +188,7 @@ class TrainedPolicy:
     learner.
 
     Attributes:
-        algorithm: name in `ALGORITHMS`.
+        algorithm: name in `RATE_ALGORITHMS`.
         config: settings.
     """
 
@@ -245,11 +197,11 @@ class TrainedPolicy:
 
     def __call__(self, actor: PyTree, obs: Array) -> Array:
         """Actions of all flows."""
-        action: Array = ALGORITHMS[self.algorithm][0](self.config).act(actor, obs)
+        action: Array = RATE_ALGORITHMS[self.algorithm](self.config).act(actor, obs)
         return action
 
 
-def run_actor(run: str | Path, which: str = "latest") -> tuple[RateLearner, PyTree, int]:
+def run_actor(run: str | Path, which: str = "latest") -> tuple[RateTrainer, PyTree, int]:
     """The trainer of a run, the parameters of its policy at a checkpoint, and that update's number.
 
     Args:

@@ -24,17 +24,12 @@ from typing import Any
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._files import without_nan
 from ecn_marl._lock import locked
+from ecn_marl.baselines.algorithms import RATE_ALGORITHMS
 from ecn_marl.baselines.exporting.files import save_policy
 from ecn_marl.baselines.training.checkpoint import write_json
 from ecn_marl.envs.rate.scenarios import RateScenario, with_options
 from ecn_marl.experiments.json_files import json_types
-from ecn_marl.experiments.rate import (
-    ALGORITHMS,
-    UPDATES,
-    rate_policy_of,
-    subject_of,
-    train_rate,
-)
+from ecn_marl.experiments.rate import UPDATES, rate_policy_of, subject_of, train_rate
 from ecn_marl.experiments.rate_evaluation import RATE_TABLES, Episodes, run_episodes
 from ecn_marl.experiments.rate_paper import printed
 from ecn_marl.experiments.recording import Recording, close, facts
@@ -107,7 +102,7 @@ class RatePlan:
 
     Attributes:
         out: folder of the bench.
-        policies: rows: names in `rate.ALGORITHMS`, with `:int8` if they are quantised, and senders.
+        policies: rows: names in `RATE_ALGORITHMS`, with `:int8` if they are quantised, and senders.
         seeds: seeds of every learner, and episodes of every policy.
         scenarios: scenarios by name, with fields of `RateScenario`.
         updates: updates of every learner.
@@ -215,7 +210,7 @@ def _recording(plan: RatePlan, scenario: str, trained: Mapping[str, object]) -> 
 
 
 def _is_learner(policy: str) -> bool:
-    return policy.partition(":")[0] in ALGORITHMS
+    return policy.partition(":")[0] in RATE_ALGORITHMS
 
 
 def _check_policy(policy: str) -> None:
@@ -223,7 +218,7 @@ def _check_policy(policy: str) -> None:
     name, _, form = policy.partition(":")
     if not _is_learner(policy):
         if name not in TRANSPORTS:
-            raise unknown_name("policy", name, (*ALGORITHMS, *TRANSPORTS))
+            raise unknown_name("policy", name, (*RATE_ALGORITHMS, *TRANSPORTS))
         parse_transport(policy)
     elif form not in ("", INT8):
         raise bad_value("policy", policy, f"{name} or {name}:{INT8}")
@@ -231,7 +226,7 @@ def _check_policy(policy: str) -> None:
 
 def _train(plan: RatePlan, name: str, show: Callable[[str], Show]) -> dict[str, Any]:
     """Train all seeds of a learner; returns its settings and updates, which its cells depend on."""
-    config = ALGORITHMS[name][1]()
+    config = RATE_ALGORITHMS[name].config_class()
     request = json_types({"settings": asdict(config), "updates": plan.updates, "code": code()})
     for seed in range(plan.seeds):
         run = _run(plan, name, seed)

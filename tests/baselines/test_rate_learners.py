@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from commands import run
 
+from ecn_marl.baselines.algorithms import RATE_ALGORITHMS
 from ecn_marl.baselines.aurora import INPUTS, REWARD_TERMS, Aurora, AuroraConfig
 from ecn_marl.baselines.rate_dqn import RateDQN, RateDQNConfig
 from ecn_marl.baselines.rate_ppo import RatePPO, RatePPOConfig
@@ -18,7 +19,6 @@ from ecn_marl.baselines.rate_reinforce import Reinforce, ReinforceConfig
 from ecn_marl.baselines.rl import rate_learning as rl
 from ecn_marl.baselines.rl.rate_rollout import Events, keyed
 from ecn_marl.baselines.rl.stochastic_rates import StochasticRates, draw_batch
-from ecn_marl.experiments.rate import ALGORITHMS
 
 TINY = ("senders=4", "envs=4", "rollout=64", "events=16", "rows=64")
 
@@ -149,9 +149,9 @@ def test_it_raises_its_own_reward(name):
 
     DQN's seeds differ, from a twentieth of it to two fifths: four of them, trained for longer.
     """
-    kind, settings = ALGORITHMS[name]
+    kind = RATE_ALGORITHMS[name]
     extra = {} if name == "dqn" else {"actions": "discrete"}
-    trainer = kind(settings(senders=(2,), envs=16, rows=2048, **extra))
+    trainer = kind(kind.config_class(senders=(2,), envs=16, rows=2048, **extra))
     from ecn_marl.baselines.training.loop import compiled_update, initial_state
 
     seeds, updates = (4, 240) if name == "dqn" else (1, 120)

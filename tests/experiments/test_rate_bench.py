@@ -10,7 +10,7 @@ import pytest
 from commands import failure, run
 
 import ecn_marl
-from ecn_marl.baselines.adpg import ADPGConfig
+from ecn_marl.baselines.adpg import ADPG, ADPGConfig
 from ecn_marl.errors import FolderInUse
 from ecn_marl.experiments import rate
 from ecn_marl.experiments import rate_bench as rb
@@ -43,7 +43,7 @@ def benched(out):
     """A bench of few updates and flows, repeated, and the tasks that it reported."""
     tasks = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(rb.ALGORITHMS, "adpg", (rb.ALGORITHMS["adpg"][0], Tiny))
+        patch.setattr(ADPG, "config_class", Tiny)
         plan = rb.RatePlan(out, POLICIES, 2, PLACES, 20)
 
         def show(task):
@@ -117,7 +117,7 @@ def test_flows_of_an_evaluation(evaluated):
 def test_records_of_the_bench_are_those_of_an_evaluation(out, evaluated, tmp_path):
     """The same flows; a chunk that is lost is made again, and whole records are left alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(rb.ALGORITHMS, "adpg", (rb.ALGORITHMS["adpg"][0], Tiny))
+        patch.setattr(ADPG, "config_class", Tiny)
         plan = rb.RatePlan(out, POLICIES, 2, PLACES, 20, tmp_path / "records")
         first = rb.rate_bench(plan, lambda task: lambda share, note="": None)
         folder = tmp_path / "records" / "many-to-one-4-v0"

@@ -10,9 +10,10 @@ scenario's rollout. The discount only bounds for how long an action is credited.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -89,16 +90,45 @@ def equal_rows(config: Any) -> None:
         raise bad_value("rows", config.rows, allowed)
 
 
-class RateTrainer:
-    """What every learner of rates has.
+class RateTrainer(ABC):
+    """A learner of rates, as `training.loop` and the commands need it.
 
     Attributes:
-        config: its settings.
+        config_class: its settings.
+        config: their values.
         envs: environments that it trains in, one for each number of senders.
     """
 
+    config_class: ClassVar[type[RateConfig]]
+
     config: Any
     envs: tuple[RateEnv, ...]
+
+    def __init__(self, config: RateConfig) -> None:
+        """Set up environments, networks and optimisers for settings of `config_class`."""
+        self.config = config
+
+    @abstractmethod
+    def init(self, key: jax.Array, params: tuple[RateParams, ...]) -> PyTree:
+        """A fresh policy and fresh environments, these spread over their episodes."""
+
+    @abstractmethod
+    def update(
+        self, state: PyTree, params: tuple[RateParams, ...]
+    ) -> tuple[PyTree, dict[str, Array]]:
+        """Roll out in all scenarios, and learn from it.
+
+        Args:
+            state: training state.
+            params: parameters of each scenario's environment.
+
+        Returns:
+            New state, and the update's metrics.
+        """
+
+    @abstractmethod
+    def act(self, actor: PyTree, obs: Float[Array, "*b obs"]) -> Array:
+        """Deterministic actions of flows."""
 
     @property
     def view(self) -> dict[str, Any]:

@@ -373,6 +373,28 @@ def read_config(run: str | Path, needed: Mapping[str, type] = RUN_OF_PORTS) -> d
     return config
 
 
+def config_to_resume(
+    run: str | Path, steps: int | None, needed: Mapping[str, type] = RUN_OF_PORTS
+) -> dict[str, Any]:
+    """The configuration of a run that goes on.
+
+    Args:
+        run: its folder.
+        steps: environment steps in all; as many as it was started with if None.
+        needed: see `read_config`.
+
+    Raises:
+        ValueError: fewer steps than it was started with, or see `read_config`.
+        DamagedFile: see `read_config`.
+    """
+    config = read_config(run, needed)
+    warn_of_versions(run, config)
+    if steps is not None and steps < config["steps"]:
+        allowed = f"at least {config['steps']}, what the run was started with"
+        raise bad_value("steps", steps, allowed)
+    return config | {"steps": steps or config["steps"]}
+
+
 def warn_of_versions(run: str | Path, config: Mapping[str, object]) -> None:
     """Warn (`VersionWarning`) where jax or ecn-marl are not those that a run was started with."""
     saved_versions, changes = config.get("versions"), []

@@ -13,12 +13,11 @@ from flax import struct
 from toy import ToyEnv, ToyParams
 
 from ecn_marl._registry import REGISTRIES
-from ecn_marl.baselines.algorithms import ALGORITHMS, RESERVED, algorithm_config
+from ecn_marl.baselines.algorithms import ALGORITHMS, RATE_ALGORITHMS, RESERVED, algorithm_config
 from ecn_marl.baselines.evaluation.episodes import StatefulController
 from ecn_marl.baselines.oracle import RULES
 from ecn_marl.baselines.training.trainer import Trainer, TrainingState, as_trainer, check_training
 from ecn_marl.experiments.jobs import convert_settings
-from ecn_marl.experiments.rate import ALGORITHMS as RATES
 from ecn_marl.experiments.recipes import _OWN, LEARNERS, learners, recipe
 
 PARAMS = ToyParams(jnp.int32(4))
@@ -65,7 +64,7 @@ def registered(monkeypatch):
 def test_the_package_keeps_its_own_contract():
     for name in ALGORITHMS.builtin:
         assert as_trainer(name, ALGORITHMS[name]) is ALGORITHMS[name]
-    assert {*LEARNERS, *RATES, *RULES} <= {*RESERVED, *ALGORITHMS.builtin}
+    assert {*LEARNERS, *RATE_ALGORITHMS, *RULES} <= {*RESERVED, *ALGORITHMS.builtin}
 
 
 @pytest.mark.parametrize(
