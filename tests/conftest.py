@@ -10,19 +10,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 
+import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
 from property_draws import examples, repeat_draws
 from quick_compiling import compile_quickly
 from skipped import line
-from typechecker import CHECK_LANES
+from typechecker import CHECK_LANES, first_calls
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of the suite's time goes into compiling. With XLA_FLAGS="", tests compile as users do.
 QUICKLY = compile_quickly()
 
-# Functions that work on arrays check the shapes and types of their arguments while tests run; those
-# of the compiler `lanes` only for `lanes/test_types.py`: with checks it takes more than twice as
+# Functions that work on arrays check the shapes and types of their arguments in their first calls;
+# those of the compiler `lanes` only for `lanes/test_types.py`: with checks it takes more than twice as
 # long. Commands, experiments and pictures hold few arrays and many nested functions, each of which
 # would be wrapped anew whenever it is defined: that is a third of their time, and mypy checks them.
 UNCHECKED = {"cli", "experiments", "lanes", "render", "speed", "validation"}
@@ -32,6 +33,8 @@ package = find_spec("ecn_marl")
 assert package is not None
 modules = {m.name for m in iter_modules(package.submodule_search_locations)}
 assert modules > UNCHECKED
+# What the hook decorates functions with.
+jaxtyping.jaxtyped = first_calls
 install_import_hook([f"ecn_marl.{name}" for name in modules - UNCHECKED], "typechecker.check")
 
 repeat_draws()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -25,12 +25,11 @@ from ecn_marl.baselines.evaluation.cost import decision_us
 from ecn_marl.baselines.evaluation.episodes import (
     BATCH,
     Evaluation,
-    episodes_runner,
     evaluate,
     fixed_runner,
     shared_runner,
 )
-from ecn_marl.baselines.evaluation.merit import greedy_controller
+from ecn_marl.baselines.evaluation.merit import greedy_controller, greedy_runner
 from ecn_marl.baselines.evaluation.objective import episode_objective, geometric_means
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.oracle import SEARCHED, labelled
@@ -434,14 +433,7 @@ def _score_learner(scoring: Scoring) -> Scored:
         delay_us = measured_delay_us(place.scenario, options, algorithm, actors[0], keys)
         delay_option = {"decision_delay_us": delay_us}
     env = make(place.scenario, backend=place.backend, **options, **delay_option)
-    params = env.default_params
-
-    # The policy's parameters are an argument of the program, which is compiled once for all seeds.
-    @cache
-    def compiled(env: PortEnvironment) -> Callable[..., Any]:
-        build = partial(_greedy, algorithm, env)
-        return episodes_runner(env, params, build, place.windows)
-
+    runner_of = greedy_runner(algorithm, env.default_params, place.windows)
     evaluations: list[Evaluation] = []
     for number, i in enumerate(chosen):
         evaluation = scoring.evaluate(
@@ -449,7 +441,7 @@ def _score_learner(scoring: Scoring) -> Scored:
             greedy_controller(algorithm, actors[i], env),
             partial(_trained, run, i, place.scenario, place.backend, {**options, **delay_option}),
             seed=number,
-            runner=partial(_with_actor, compiled, actors[i]),
+            runner=runner_of(actors[i]),
         )
         evaluations.append(evaluation)
         move((number + 1) / len(chosen), "seeds")
@@ -480,16 +472,6 @@ def _trained(
     algorithm, actors = run_actors(run)
     env = make(scenario, backend=backend, **options)
     return env, greedy_controller(algorithm, actors[seed], env)
-
-
-def _with_actor(
-    compiled: Callable[..., Any], actor: PyTree, env: PortEnvironment
-) -> Callable[..., Any]:
-    return partial(compiled(env), actor)
-
-
-def _greedy(algorithm: Any, env: PortEnvironment, actor: PyTree) -> Any:
-    return greedy_controller(algorithm, actor, env)
 
 
 def _decision_costs(

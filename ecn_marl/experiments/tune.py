@@ -34,8 +34,8 @@ from ecn_marl._errors import bad_value
 from ecn_marl._files import write_all
 from ecn_marl._lock import LOCK, locked
 from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
-from ecn_marl.baselines.evaluation.episodes import episodes_runner, evaluate
-from ecn_marl.baselines.evaluation.merit import greedy_controller
+from ecn_marl.baselines.evaluation.episodes import evaluate
+from ecn_marl.baselines.evaluation.merit import greedy_controller, greedy_runner
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.runs import Session, resume_run, run_actors, train_run
 from ecn_marl.baselines.training.loop import TrainingDiverged
@@ -327,8 +327,7 @@ def _score(search: Search, run: Path) -> float | None:
     algorithm, actors = run_actors(run, which="latest")
     env = make(search.scenario, **search.make_options)
     params, keys = env.default_params, tuning_keys("trials", 0, search.episodes)
-    # The policy's parameters are an argument of the program, which is compiled once for all seeds.
-    compiled = episodes_runner(env, params, lambda actor: greedy_controller(algorithm, actor, env))
+    runner_of = greedy_runner(algorithm, params)
     logs = []
     for actor in actors:
         evaluation = evaluate(
@@ -338,18 +337,13 @@ def _score(search: Search, run: Path) -> float | None:
             name="trial",
             episodes=search.episodes,
             keys=keys,
-            runner=partial(_with_actor, compiled, actor),
+            runner=runner_of(actor),
         )
         value = evaluation.summary()["J"]["value"]
         if value is None:
             return None
         logs.append(math.log(value))
     return math.exp(sum(logs) / len(logs))
-
-
-def _with_actor(compiled: Callable[..., Any], actor: Any, env: object) -> Callable[..., Any]:
-    del env  # it is that of the program
-    return partial(compiled, actor)
 
 
 def _result(search: Search, rows: list[dict[str, Any]]) -> dict[str, Any]:

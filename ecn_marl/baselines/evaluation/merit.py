@@ -10,6 +10,7 @@ their own part of the tuning stream (`streams`), as the best checkpoint is chose
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -19,7 +20,12 @@ from scipy import stats
 
 from ecn_marl._errors import unknown_name
 from ecn_marl.baselines.evaluation.completion import CHECKED, invalid_reasons
-from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController, roll_out
+from ecn_marl.baselines.evaluation.episodes import (
+    Controller,
+    StatefulController,
+    episodes_runner,
+    roll_out,
+)
 from ecn_marl.baselines.evaluation.objective import episode_objective, geometric_means, is_needed
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.envs.interface import Environment, MeasuredEnvironment
@@ -171,6 +177,34 @@ def greedy_controller(
     if isinstance(algorithm, Controlling):
         return algorithm.controller(actor, env)
     return Greedy(algorithm, actor)
+
+
+def greedy_runner(
+    algorithm: Acting | Controlling, params: PyTree, windows: int = 0
+) -> Callable[[PyTree], Callable[[MeasuredEnvironment], Any]]:
+    """Greedy policies of several seeds in one program, which is compiled once for all.
+
+    Args:
+        algorithm: the algorithm.
+        params: parameters of the environment.
+        windows: see `episodes.roll_out_in_windows`.
+
+    Returns:
+        `actor -> runner`, with parameters of a policy, for `episodes.evaluate`.
+    """
+
+    @cache
+    def compiled(env: MeasuredEnvironment) -> Callable[[PyTree, jax.Array], Any]:
+        build = partial(_controller_of, algorithm, env)
+        return episodes_runner(env, params, build, windows)
+
+    return lambda actor: lambda env: partial(compiled(env), actor)
+
+
+def _controller_of(
+    algorithm: Acting | Controlling, env: Environment, actor: PyTree
+) -> Controller | StatefulController:
+    return greedy_controller(algorithm, actor, env)
 
 
 def merit_function(
