@@ -22,10 +22,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of the suite's time goes into compiling. With XLA_FLAGS="", tests compile as users do.
 QUICKLY = compile_quickly()
 
-# Functions that work on arrays check the shapes and types of their arguments in their first calls;
-# those of the compiler `lanes` only for `lanes/test_types.py`: with checks it takes more than twice as
-# long. Commands, experiments and pictures hold few arrays and many nested functions, each of which
-# would be wrapped anew whenever it is defined: that is a third of their time, and mypy checks them.
+# Functions that work on arrays check the shapes and types of their arguments in their first calls.
+# Those of the compiler `lanes` do so only for `lanes/test_types.py`: with checks it takes more than
+# twice as long. Commands, experiments and pictures hold few arrays and many nested functions, each
+# of which would be wrapped anew whenever it is defined; mypy checks them.
 UNCHECKED = {"cli", "experiments", "lanes", "render", "speed", "validation"}
 if CHECK_LANES in os.environ:
     UNCHECKED.remove("lanes")

@@ -104,9 +104,7 @@ def train_rate(
         ValueError: anything unknown or not allowed; nothing is written then.
         FolderInUse: another process trains there.
     """
-    if algorithm not in RATE_ALGORITHMS:
-        raise unknown_name("learner of rates", algorithm, RATE_ALGORITHMS)
-    kind = RATE_ALGORITHMS[algorithm]
+    kind = _learner(algorithm)
     config = kind.config_class(**convert_settings(algorithm, kind.config_class, settings))
     steps = UPDATES * config.steps_per_update if steps is None else steps
     if steps < 1:
@@ -174,10 +172,16 @@ def _report(progress: Progress, total: int, row: dict[str, Any]) -> None:
     progress(row, total)
 
 
+def _learner(algorithm: str) -> type[RateTrainer]:
+    if algorithm not in RATE_ALGORITHMS:
+        raise unknown_name("learner of rates", algorithm, RATE_ALGORITHMS)
+    return RATE_ALGORITHMS[algorithm]
+
+
 def _trainer(config: dict[str, Any]) -> RateTrainer:
     """The algorithm of a run, from its configuration."""
     name = config["algorithm"]
-    return RATE_ALGORITHMS[name](algorithm_config(name, **config["settings"]))
+    return _learner(name)(algorithm_config(name, **config["settings"]))
 
 
 @dataclass(frozen=True)

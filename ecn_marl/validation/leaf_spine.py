@@ -191,9 +191,11 @@ def undecided(means: np.ndarray) -> float:
     Kendall's tau by twice its share.
 
     Args:
-        means: a number for every setting and seed, `[E, S]`; two of each at least.
+        means: a number for every setting and seed, `[E, S]`. One seed decides nothing.
     """
     settings, seeds = means.shape
+    if seeds < 2:
+        return 1.0
     unexplained = means - means.mean(1, keepdims=True) - means.mean(0) + means.mean()
     freedom = (settings - 1) * (seeds - 1)
     spread = np.sqrt(2 * (unexplained**2).sum() / freedom / seeds)

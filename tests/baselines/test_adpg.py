@@ -21,6 +21,7 @@ from ecn_marl.cli import app
 from ecn_marl.envs.rate.measure import Steered, measure
 from ecn_marl.envs.rate.scenarios import make_rate, with_options
 from ecn_marl.experiments import workflow
+from ecn_marl.experiments.rate import resume_rate
 
 TINY = ("senders=4", "envs=4", "rollout=64", "events=16")
 
@@ -277,6 +278,8 @@ def test_a_resumed_run_keeps_its_algorithm_seed_and_folder(tmp_path):
     assert "algorithm = 'adpg' is not allowed: expected 'ippo'" in failure(
         "train", "adpg", "--resume", ports
     )
+    with pytest.raises(ValueError, match="learner of rates 'ippo'"):
+        resume_rate(ports)
 
 
 def test_unknown_algorithms_are_told_all_there_are():

@@ -259,6 +259,7 @@ def test_ranks_that_chance_decides_are_at_the_edge():
     close = np.array([[1.0, 1.1, 0.9], [1.01, 1.0, 0.95], [3.0, 3.2, 2.7]])
     assert leaf_spine.undecided(clear) == 0.0
     assert leaf_spine.undecided(close) == pytest.approx(1 / 3)
+    assert leaf_spine.undecided(clear[:, :1]) == 1.0, "one seed decides nothing"
     for means, tau, verdict in (
         (clear, 1.0, "pass"),
         (clear, 1 / 3, "FAIL"),
