@@ -195,16 +195,11 @@ def greedy_runner(
 
     @cache
     def compiled(env: MeasuredEnvironment) -> Callable[[PyTree, jax.Array], Any]:
-        build = partial(_controller_of, algorithm, env)
-        return episodes_runner(env, params, build, windows)
+        return episodes_runner(
+            env, params, lambda actor: greedy_controller(algorithm, actor, env), windows
+        )
 
     return lambda actor: lambda env: partial(compiled(env), actor)
-
-
-def _controller_of(
-    algorithm: Acting | Controlling, env: Environment, actor: PyTree
-) -> Controller | StatefulController:
-    return greedy_controller(algorithm, actor, env)
 
 
 def merit_function(
