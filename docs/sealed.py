@@ -4,10 +4,11 @@
     python docs/sealed.py runs/first runs/second    # policies of several runs in one row
     python docs/sealed.py --renewed runs/bench      # of a set that is not finished
 
-A folder is the `--out` of `ecn-marl bench … --sealed`. A row that the file has for a scenario gets
-further policies if they were scored in the same episodes of the same simulator: every policy that
-both have must have the same J in every episode. Otherwise the row is refused, unless `--new` says
-that the new run replaces it.
+A folder is the `--out` of `ecn-marl bench … --sealed`. With `--backend packets` there, rows have
+what packets say, too. A row that the file has for a scenario gets further policies if they were
+scored in the same episodes of the same simulator: every policy that both have must have the same J
+in every episode, within `SAME`. Then the file keeps its own scores of that policy. Otherwise the
+row is refused, unless `--new` says that the new run replaces it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,12 @@ from typing import Any
 import numpy as np
 
 from ecn_marl._errors import bad_value
+from ecn_marl._files import write_all
 from ecn_marl.baselines.evaluation.completion import invalid_reasons
 from ecn_marl.baselines.evaluation.statistics import crossed_interval
+from ecn_marl.envs.registry import FLUID, PACKETS
+from ecn_marl.experiments.backends import agreement, matching
+from ecn_marl.experiments.json_files import output
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.sealed import SET
 
@@ -31,6 +36,10 @@ FILE = Path(__file__).parents[1] / "results" / "sealed.json"
 
 CLASSES = ("short_mean", "short_p99", "short_geomean", "long_geomean", "long_mean", "long_p99")
 BASE = "static:best"
+
+SAME = 1e-3
+"""Relative difference of J in one episode that another kind of processor may make by rounding.
+3e-5 is the largest seen; other episodes differ by tens of per cent."""
 
 
 def row_of(records: Mapping[str, Record], known: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -65,8 +74,13 @@ def row_of(records: Mapping[str, Record], known: Mapping[str, Any] | None = None
 def _add(row: dict[str, Any], name: str, record: Record, base: Record) -> None:
     """Add a policy to a row."""
     scores = np.round(record.columns["J"], 4).tolist()
-    if row["scores"].get(name, scores) != scores:
-        raise bad_value(f"J of {name} in {row['scenario']}", "another", "that of the file's row")
+    if name in row["scores"]:
+        before = row["scores"][name]
+        if np.shape(before) != np.shape(scores) or not np.allclose(scores, before, SAME, 0):
+            raise bad_value(
+                f"J of {name} in {row['scenario']}", "another", "that of the file's row"
+            )
+        return
     row["scores"][name] = scores
     ratios = {
         key: float(np.exp(np.nanmean(np.log(record.columns[key]) - np.log(base.columns[key]))))
@@ -97,41 +111,72 @@ def relative(scores: Mapping[str, Any]) -> dict[str, Any]:
     logs = {name: np.log(np.array(x)) for name, x in scores.items()}
     mean = {name: float(x.mean()) for name, x in logs.items()}
     oracle = min((name for name in mean if name.startswith("oracle")), key=mean.__getitem__)
-
-    def to(other: str) -> dict[str, list[float]]:
-        found = {}
-        for name in logs:
-            if name != other:
-                middle, half = crossed_interval(logs[name] - logs[other])
-                ends = np.exp([middle, middle - half, middle + half])
-                found[name] = np.round(ends, 4).tolist()
-        return found
-
     gain = mean[BASE] - mean[oracle]
     return {
         "oracle": oracle,
         "J": {name: round(float(np.exp(x)), 4) for name, x in mean.items()},
-        "to_rule": to("rule"),
-        "to_oracle": to(oracle),
+        "to_rule": _to("rule", logs),
+        "to_oracle": _to(oracle, logs),
         "share": {name: round((mean[BASE] - x) / gain, 4) for name, x in mean.items()},
     }
+
+
+def beside_packets(fluid: Mapping[str, Record], packets: Mapping[str, Record]) -> dict[str, Any]:
+    """What packets say in the first of the episodes, of learners with the seed that was best.
+
+    Args:
+        fluid: records of the policies in the fluid, the rule's among them.
+        packets: records of the same policies on packets.
+
+    Returns:
+        `J` and `fluid`, geometric means on packets and in the fluid; `to_rule` and
+        `fluid_to_rule`, J over the rule's with its 95 % interval, paired by episode; `tau` and `r`
+        of `backends.agreement`; `scores`, J of every episode on packets; `episodes` and `set`.
+    """
+    found = agreement(fluid, packets)
+    logs = {name: np.log(record.columns["J"]) for name, record in packets.items()}
+    pairs = {name: np.log(matching(fluid[name], record)["J"]) for name, record in packets.items()}
+    return {
+        "episodes": packets["rule"].episodes,
+        "J": {row["name"]: round(row["packets"], 4) for row in found["policies"]},
+        "fluid": {row["name"]: round(row["fluid"], 4) for row in found["policies"]},
+        "to_rule": _to("rule", logs),
+        "fluid_to_rule": _to("rule", pairs),
+        "tau": round(found["tau"], 3),
+        "r": round(found["r"], 4),
+        "scores": {name: np.round(np.exp(x), 4).tolist() for name, x in logs.items()},
+        "set": SET,
+    }
+
+
+def _to(other: str, logs: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
+    """J of policies over that of another with its interval, from log J, `[seeds, episodes]`."""
+    found = {}
+    for name in logs:
+        if name != other:
+            middle, half = crossed_interval(logs[name] - logs[other])
+            ends = np.exp([middle, middle - half, middle + half])
+            found[name] = np.round(ends, 4).tolist()
+    return found
 
 
 def _mean_logs(values: np.ndarray) -> np.ndarray:
     return np.asarray(np.nanmean(np.log(values), axis=1))
 
 
-def records_of(folder: Path) -> dict[str, dict[str, Record]]:
-    """Records of a sealed run by scenario and policy.
+def records_of(folder: Path, backend: str = FLUID) -> dict[str, dict[str, Record]]:
+    """Records of a sealed run by scenario and policy; on packets perhaps none.
 
     Raises:
         ValueError: the folder has no sealed records.
     """
     found: dict[str, dict[str, Record]] = {}
     for file in sorted(folder.rglob("sealed/scores/*.json")):
+        if (file.parents[2].name == PACKETS) != (backend == PACKETS):
+            continue
         record = Record.load(file)
         found.setdefault(record.meta["scenario"], {})[record.name] = record
-    if not found:
+    if not found and backend == FLUID:
         raise bad_value("folder", str(folder), "the --out of `ecn-marl bench … --sealed`")
     return found
 
@@ -145,9 +190,12 @@ def merged(rows: Sequence[Mapping[str, Any]], folder: Path, new: bool) -> list[d
         new: replace rows of its scenarios; else add policies to them.
     """
     by_scenario = {row["scenario"]: dict(row) for row in rows}
+    on_packets = records_of(folder, PACKETS)
     for scenario, records in records_of(folder).items():
         known = None if new else by_scenario.get(scenario)
         by_scenario[scenario] = row_of(records, known)
+        if scenario in on_packets:
+            by_scenario[scenario]["packets"] = beside_packets(records, on_packets[scenario])
     return list(by_scenario.values())
 
 
@@ -166,7 +214,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     part = stored.setdefault("renewed", {"scenarios": []}) if args.renewed else stored
     for folder in args.folders:
         part["scenarios"] = merged(part["scenarios"], folder, args.new)
-    FILE.write_text(json.dumps(stored) + "\n")
+    write_all({FILE: output(json.dumps(stored) + "\n")})
     return 0
 
 

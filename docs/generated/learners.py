@@ -16,7 +16,11 @@ from generated.recorded import DASH, RESULTS, ROOT
 
 PICTURE = ROOT / "docs" / "pictures" / "learners.png"
 
-SHOWN = ("oracle", "gnn", "ippo", "mappo", "rule", "static:secn1", "static:secn2", "random")
+GENERALIST = "pretrained:generalist"
+
+LEARNERS = (GENERALIST, "ippo", "mappo", "ddqn-fct")
+
+SHOWN = ("oracle", *LEARNERS, "rule", "static:secn1", "static:secn2", "random")
 """Rows of the README's table."""
 
 
@@ -46,7 +50,7 @@ def plot() -> bytes:
 
     page = Page(1, (9.0, 2.6), columns=5)
     page.figure.patch.set_alpha(0.0)
-    names = SHOWN[:6]
+    names = SHOWN[: SHOWN.index("static:secn2")]
     for axis, scenario in zip(page.axes, _sealed(), strict=True):
         axis.patch.set_alpha(0.0)
         axis.grid(True, axis="x", color=GREY, alpha=0.25, linewidth=0.7)
@@ -57,16 +61,21 @@ def plot() -> bytes:
             if found is None:
                 continue
             mean, half = found
-            colour = COLOURS[0] if name in scenario["seeds"] else GREY
+            colour = COLOURS[0] if name in LEARNERS else GREY
             ends = [[np.exp(mean) - np.exp(mean - half)], [np.exp(mean + half) - np.exp(mean)]]
             axis.errorbar([np.exp(mean)], [place], xerr=ends, fmt="o", ms=3.5, color=colour)
         axis.set_xlim(0.6, 1.27)
         axis.axvline(1.0, color=GREY, linewidth=1.0)
-        labels = [n.removeprefix("static:").upper() if ":" in n else n for n in reversed(names)]
+        labels = [_label(n) for n in reversed(names)]
         axis.set_yticks(range(len(names)), labels if axis is page.axes[0] else [])
         axis.set_title(scenario["scenario"].removesuffix("-v0"), fontsize=9, color=GREY)
     page.axes[2].set_xlabel("J relative to the best static setting", fontsize=9, color=GREY)
     return page.png()
+
+
+def _label(name: str) -> str:
+    kind, _, rest = name.rpartition(":")
+    return rest.upper() if kind == "static" else rest
 
 
 def learners_sealed() -> str:
@@ -113,7 +122,8 @@ def _sealed() -> list[dict[str, Any]]:
 def _beside_the_rule(scenarios: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for scenario in scenarios:
-        for name in (*scenario["seeds"], "rule", scenario["oracle"], "static:best"):
+        policies = (*scenario["seeds"], GENERALIST, "rule", scenario["oracle"], "static:best")
+        for name in (policy for policy in policies if policy in scenario["J"]):
             found = [scenario[key].get(name) for key in ("to_rule", "to_oracle")]
             relative = ["{:.3f} [{:.3f}, {:.3f}]".format(*x) if x else DASH for x in found]
             seeds = sorted(scenario["seeds"].get(name, ()))

@@ -41,7 +41,7 @@ def agreement(fluid: Mapping[str, Record], packets: Mapping[str, Record]) -> dic
     for name, record in packets.items():
         if name not in fluid:
             continue
-        ours, theirs = _matching(fluid[name], record), record.columns
+        ours, theirs = matching(fluid[name], record), record.columns
         if ours["J"].shape != theirs["J"].shape:
             continue
         ratios = {figure: _ratio(ours[figure], theirs[figure]) for figure in FIGURES}
@@ -59,8 +59,8 @@ def agreement(fluid: Mapping[str, Record], packets: Mapping[str, Record]) -> dic
     return result
 
 
-def _matching(fluid: Record, packets: Record) -> dict[str, np.ndarray]:
-    """Columns of the episodes and seeds that ran on packets."""
+def matching(fluid: Record, packets: Record) -> dict[str, np.ndarray]:
+    """Columns of a record in the fluid, of the episodes and seeds that ran on packets."""
     seed = packets.meta.get("seed")
     seeds = slice(None) if seed is None else slice(seed, seed + 1)
     return {name: x[seeds, : packets.episodes] for name, x in fluid.columns.items()}

@@ -61,8 +61,31 @@ def test_a_second_run_adds_its_policies_and_must_agree_on_the_others():
     other = run() | {"rule": record("rule", [[4.0, 4.4, 3.6, 4.3]])}
     with pytest.raises(ValueError, match="J of rule in x-v0"):
         sealed.row_of(other, row)
+    rounded = run() | {"rule": record("rule", [[4.0, 4.4001, 3.6, 4.2]])}
+    assert sealed.row_of(rounded, row)["scores"]["rule"] == before["scores"]["rule"]
     later = run() | {"mappo": record("mappo", [[2.0] * 4], 20_000, commit="b" * 40)}
     assert sealed.row_of(later, row)["commits"] == {"mappo": "b" * 12}
+
+
+def test_what_packets_say_is_of_the_best_seed_and_the_first_episodes(tmp_path):
+    fluid = run(ippo=[4.0, 2.0], gnn=[2.0, 2.0])
+    on_packets = {}
+    for name, level in {"rule": 4.4, "oracle": 2.2, "ippo": 2.1}.items():
+        of_seed = {} if name != "ippo" else {"seed": 1}
+        on_packets[name] = record(name, [level * np.array([1.0, 1.1])])
+        on_packets[name].meta.update(of_seed)
+    for records, folder in ((fluid, "sealed"), (on_packets, "packets/sealed")):
+        for name, kept in records.items():
+            file = tmp_path / "x-v0" / folder / "scores" / f"{name.replace(':', '_')}.json"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            kept.save(file)
+    (row,) = sealed.merged([], tmp_path, new=False)
+    found = row["packets"]
+    assert set(row["scores"]) == set(fluid) and set(found["J"]) == {"rule", "oracle", "ippo"}
+    assert found["episodes"] == 2 and len(found["scores"]["rule"][0]) == 2
+    assert found["to_rule"]["ippo"] == pytest.approx([2.1 / 4.4] * 3, abs=1e-4)
+    assert found["fluid_to_rule"]["ippo"] == pytest.approx([0.5] * 3)
+    assert found["tau"] == pytest.approx(0.816, abs=1e-3)  # two of three are level in the fluid
 
 
 def test_a_run_without_the_best_static_setting_is_refused(tmp_path):
