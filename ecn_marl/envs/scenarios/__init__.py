@@ -30,6 +30,7 @@ from ecn_marl.envs.scenarios import (
     pet_queues,
     pet_switching,
     pet_websearch,
+    restore_files,
     restore_serve,
     shuffle_serve,
     storage_train,
@@ -66,6 +67,9 @@ add("two-jobs-v0", two_jobs.scenario)
 add("hot-experts-v0", hot_experts.scenario)
 add("lost-link-v0", lost_link.scenario)
 add("all-reduce-v0", all_reduce.scenario)
+
+# Counts of flows do not tell its phases.
+add("restore-files-v0", restore_files.scenario)
 
 # Arrivals at random: two distances, and a control.
 add("near-far-v0", near_far.scenario)

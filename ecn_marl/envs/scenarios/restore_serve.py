@@ -7,7 +7,7 @@ megabytes. Slowdown measures both. So thresholds should be deep in one phase and
 other. A port can distinguish the phases: a few long flows, or many that begin. Their lengths are
 drawn each time, so the time does not reveal when a phase ends.
 
-`moving-tenants-v0` and `shuffle-serve-v0` are variants, see there.
+`moving-tenants-v0`, `shuffle-serve-v0` and `restore-files-v0` are variants, see there.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ def tenant(
     streams: int = 6,
     timeline: Timeline = TIMELINE,
     rpc_per_us: float = 0.2,
+    reads_per_us: float = 0.02,
+    read_width: int = 4,
 ) -> tuple[Source, ...]:
     """Traffic to some hosts of the rack.
 
@@ -43,6 +45,8 @@ def tenant(
         streams: large flows to each host in a serving phase, a multiple of `RACK - 1`.
         timeline: restore and serve.
         rpc_per_us: requests per µs while serving, for the whole rack; `hosts` get their share.
+        reads_per_us: small reads from storage per µs while restoring, likewise.
+        read_width: how many of them may begin in a tick.
     """
     rack = tuple(range(RACK))
     storage = tuple(range(RACK, RACK + STORAGE))
@@ -55,7 +59,11 @@ def tenant(
         FlowSets(phase=0, pairs=reads, fill=0.9, **common),
         FlowSets(phase=1, pairs=shuffle, fill=0.8, **common),
         Requests(
-            per_us=(0.02 * rack_share, 0.0), sources=storage, destinations=hosts, width=4, **common
+            per_us=(reads_per_us * rack_share, 0.0),
+            sources=storage,
+            destinations=hosts,
+            width=read_width,
+            **common,
         ),
         Requests(
             per_us=(0.0, rpc_per_us * rack_share),
