@@ -27,6 +27,7 @@ STEPS: dict[str, int] = {
     "shuffle-serve-v0": 160_000,
     "mixed-rtt-v0": 160_000,
     "fabric-v0": 80_000,
+    "restore-files-v0": 160_000,
 }
 """Environment steps (decisions, `INTERVAL_US` apart) per seed of every learner of a scenario.
 

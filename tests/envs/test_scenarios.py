@@ -43,7 +43,7 @@ SUPERSEDED = {"incast-v0"}
 def test_the_benchmark_leaves_out_what_is_superseded_and_plain_traffic():
     names = set(benchmark())
     assert {"restore-serve-v0", "moving-tenants-v0", "shuffle-serve-v0"} < names
-    assert {"mixed-rtt-v0", "fabric-v0"} < names
+    assert {"mixed-rtt-v0", "fabric-v0", "restore-files-v0"} < names
     assert not names & {"websearch-v0", "websearch-star-v0", "pet-websearch-v0", LARGE}
     assert {name for name in scenarios() if lookup(name).superseded} == SUPERSEDED
     assert not names & SUPERSEDED
@@ -221,6 +221,34 @@ def test_fetches_cross_three_queues():
     net = fabric.network()
     hops = [net.paths(s, d)[0] for s, d in fabric.Job(0).fetches(4)]
     assert all((path < net.n_ports).sum() == 3 for path in hops)
+
+
+def test_flows_that_begin_do_not_tell_the_phases_of_restore_files():
+    """Their mean per interval in both phases at a host's port; in `restore-serve-v0` it does."""
+
+    def per_phase(name):
+        env = make(name, features="flows_begun")
+        params = env.default_params
+        ecn = env.static_ecn("secn1", params)
+
+        @lanes.mapped
+        def episode(key):
+            def interval(state, key):
+                _, state, *_, info = env.step_ecn(key, state, ecn, params)
+                return state, (env.phase(state, params), info["flows_begun"])
+
+            _, state = env.reset(key, params)
+            return jax.lax.scan(interval, state, jax.random.split(key, params.max_steps))[1]
+
+        phase, begun = jax.jit(jax.vmap(episode))(jax.random.split(jax.random.key(0), 4))
+        hosts = np.array(env.port_groups) == "rack"
+        phase, begun = np.asarray(phase)[..., hosts], np.asarray(begun)[..., hosts]
+        return begun[phase == 0].mean(), begun[phase == 1].mean()
+
+    restore, serve = per_phase("restore-files-v0")
+    assert restore == pytest.approx(serve, rel=0.05) and restore == pytest.approx(5.0, rel=0.1)
+    restore, serve = per_phase("restore-serve-v0")
+    assert serve > 5 * restore
 
 
 def test_phases_of_ports_follow_their_hosts():

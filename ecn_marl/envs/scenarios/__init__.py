@@ -56,6 +56,7 @@ add("moving-tenants-v0", moving_tenants.scenario)
 add("shuffle-serve-v0", shuffle_serve.scenario)
 add("mixed-rtt-v0", mixed_rtt.scenario)
 add("fabric-v0", fabric.scenario)
+add("restore-files-v0", restore_files.scenario)
 add("pet-fabric-v0", pet_fabric.scenario)
 
 # AI fabrics: jobs' steps count, see `envs.objectives`.
@@ -67,9 +68,6 @@ add("two-jobs-v0", two_jobs.scenario)
 add("hot-experts-v0", hot_experts.scenario)
 add("lost-link-v0", lost_link.scenario)
 add("all-reduce-v0", all_reduce.scenario)
-
-# Counts of flows do not tell its phases.
-add("restore-files-v0", restore_files.scenario)
 
 # Arrivals at random: two distances, and a control.
 add("near-far-v0", near_far.scenario)

@@ -35,7 +35,6 @@ def tenant(
     timeline: Timeline = TIMELINE,
     rpc_per_us: float = 0.2,
     reads_per_us: float = 0.02,
-    read_width: int = 4,
 ) -> tuple[Source, ...]:
     """Traffic to some hosts of the rack.
 
@@ -45,8 +44,7 @@ def tenant(
         streams: large flows to each host in a serving phase, a multiple of `RACK - 1`.
         timeline: restore and serve.
         rpc_per_us: requests per µs while serving, for the whole rack; `hosts` get their share.
-        reads_per_us: small reads from storage per µs while restoring, likewise.
-        read_width: how many of them may begin in a tick.
+        reads_per_us: small reads from storage per µs while restoring, likewise; 0 for none.
     """
     rack = tuple(range(RACK))
     storage = tuple(range(RACK, RACK + STORAGE))
@@ -55,16 +53,12 @@ def tenant(
     shuffle = tuple(pair for pair in senders for _ in range(streams // (RACK - 1)))
     rack_share = len(hosts) / RACK
     common: dict[str, Any] = {"timeline": timeline, "shift": shift}
+    per_us = (reads_per_us * rack_share, 0.0)
+    small_reads = Requests(per_us=per_us, sources=storage, destinations=hosts, width=4, **common)
     return (
         FlowSets(phase=0, pairs=reads, fill=0.9, **common),
         FlowSets(phase=1, pairs=shuffle, fill=0.8, **common),
-        Requests(
-            per_us=(reads_per_us * rack_share, 0.0),
-            sources=storage,
-            destinations=hosts,
-            width=read_width,
-            **common,
-        ),
+        *((small_reads,) if reads_per_us else ()),
         Requests(
             per_us=(0.0, rpc_per_us * rack_share),
             sources=rack,
