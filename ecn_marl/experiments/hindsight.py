@@ -27,6 +27,7 @@ from jaxtyping import Array, Float, Int
 
 from ecn_marl._checks import Whole, check_value
 from ecn_marl.baselines.evaluation.candidates import Candidates
+from ecn_marl.baselines.evaluation.completion import CHECKED, invalid_reasons
 from ecn_marl.baselines.evaluation.episodes import evaluation_keys
 from ecn_marl.baselines.evaluation.objective import episode_objective, is_needed
 from ecn_marl.baselines.evaluation.statistics import crossed_interval
@@ -93,6 +94,7 @@ class Hindsight:
         searched: J as the search saw it under the best single settings and under the sequences, the
             geometric mean over `NUDGES`, `[2, episodes]`; as a minimum, optimistic.
         runs: episodes simulated.
+        invalid: why the runs that J is of do not count, see `completion.invalid_reasons`.
     """
 
     window_us: float
@@ -103,6 +105,7 @@ class Hindsight:
     best: Float[np.ndarray, " episodes"]
     searched: Float[np.ndarray, "2 episodes"]
     runs: int
+    invalid: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: gains over the first setting, paired, with 95 % intervals."""
@@ -115,6 +118,7 @@ class Hindsight:
             "static": self.gain(self.static),
             "best": self.gain(self.best),
             "searched": [self.gain(J) for J in self.searched],
+            "invalid": list(self.invalid),
         }
 
     def gain(
@@ -182,7 +186,8 @@ def hindsight(
             sequences = np.where(better[:, None], chosen, sequences)
             lowest = np.minimum(lowest, J.min(1))
     first = np.broadcast_to(table[0], single.shape)
-    scored = runner(np.stack([first, single, table[sequences]], 1), "scores")
+    metrics = runner.play(np.stack([first, single, table[sequences]], 1), "scores")
+    scored = episode_objective(metrics)["J"].reshape(episodes, -1)
     return Hindsight(
         window_us=per * env.interval_us,
         settings=tuple(EcnSetting(*map(float, x)) for x in table),
@@ -192,6 +197,9 @@ def hindsight(
         best=scored[:, 2],
         searched=np.stack([*searched, lowest]),
         runs=runner.run.runs,
+        invalid=tuple(
+            invalid_reasons({name: metrics[name] for name in CHECKED if name in metrics})
+        ),
     )
 
 
@@ -201,8 +209,13 @@ def _singles(table: np.ndarray, episodes: int, windows: int) -> np.ndarray:
     return np.broadcast_to(table[:, None], shape)
 
 
+def _is_kept(metric: str) -> bool:
+    """Whether J or the check of the runs needs a metric."""
+    return is_needed(metric) or metric in CHECKED
+
+
 class _Runner:
-    """J of sequences of settings, each in the episode that it is for, `[episodes, candidates]`."""
+    """Runs sequences of settings, each in the episode that it is for."""
 
     def __init__(
         self,
@@ -220,24 +233,26 @@ class _Runner:
             ecn = Ecn(kmin=kmin, kmax=kmax, pmax=sequence[:, 2, None] * jnp.ones_like(scale))
             return Schedule(ecn, intervals)
 
-        self.run = Candidates(env, params, build, batch=BATCH, keep=is_needed)
+        self.run = Candidates(env, params, build, batch=BATCH, keep=_is_kept)
 
     def judge(
         self, candidates: Float[np.ndarray, "episodes candidates W 3"], note: str
     ) -> Float[np.ndarray, "episodes candidates"]:
         """Geometric mean of J over `NUDGES`."""
         shifted = [candidates * np.array([x, x, 1.0], np.float32) for x in NUDGES]
-        J = self(np.concatenate(shifted, axis=1), note)
-        return np.asarray(np.exp(np.log(J).reshape(len(J), len(NUDGES), -1).mean(1)))
+        J = episode_objective(self.play(np.concatenate(shifted, axis=1), note))["J"]
+        return np.asarray(np.exp(np.log(J).reshape(len(candidates), len(NUDGES), -1).mean(1)))
 
-    def __call__(
+    def play(
         self, candidates: Float[np.ndarray, "episodes candidates W 3"], note: str
-    ) -> Float[np.ndarray, "episodes candidates"]:
+    ) -> dict[str, np.ndarray]:
+        """Metrics of sequences, each in the episode that it is for, `[episodes * candidates]`."""
         episodes, count = candidates.shape[:2]
         of_row = np.repeat(np.arange(episodes), count)
         rows = candidates.reshape(-1, *candidates.shape[2:])
-        J = episode_objective(self.run(self.keys[of_row], rows))["J"].reshape(episodes, count)
+        metrics = self.run(self.keys[of_row], rows)
+        J = episode_objective(metrics)["J"].reshape(episodes, count)
         check_value("episodes without J", int(np.isnan(J).any(1).sum()), Whole(low=0, high=0))
         if self.progress is not None:
             self.progress(self.run.runs, note)
-        return J
+        return metrics

@@ -23,6 +23,7 @@ from jaxtyping import Float, Int
 from ecn_marl._checks import check_seed
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.evaluation.candidates import Candidates
+from ecn_marl.baselines.evaluation.completion import CHECKED, invalid_reasons
 from ecn_marl.baselines.evaluation.episodes import Controller, evaluation_keys
 from ecn_marl.baselines.evaluation.objective import episode_objective
 from ecn_marl.baselines.oracle import group_names, port_groups
@@ -43,14 +44,13 @@ class BestResponses:
         groups: names of the two groups.
         settings: the settings, S of them.
         J: the objective (lower is better), `[first's setting, second's setting, episodes]`.
-        counts: totals over all runs: `flows_started`, `flows_waiting`, `deferred`,
-            `bytes_dropped`, `bytes_offered`, `feedback_cut`, `flow_ticks`.
+        invalid: why the runs do not count, all together; see `completion.invalid_reasons`.
     """
 
     groups: tuple[str, str]
     settings: tuple[EcnSetting, ...]
     J: Float[np.ndarray, "first second episodes"]
-    counts: Mapping[str, float]
+    invalid: tuple[str, ...] = ()
 
     @property
     def mean(self) -> Float[np.ndarray, "first second"]:
@@ -116,7 +116,7 @@ class BestResponses:
         Returns:
             `groups`; `best`, `[2, S]` indices of settings; `interacts` and `cost`, one for each
             group: the larger cost of the two settings of the other group that make most of a
-            difference, with its interval, None if the group does not interact; `counts`.
+            difference, with its interval, None if the group does not interact; `invalid`.
         """
         costs = []
         for group in (0, 1):
@@ -128,7 +128,7 @@ class BestResponses:
             "best": [self.best(group).tolist() for group in (0, 1)],
             "interacts": [cost is not None for cost in costs],
             "cost": costs,
-            "counts": dict(self.counts),
+            "invalid": list(self.invalid),
         }
 
 
@@ -244,15 +244,9 @@ def _responses(
 ) -> BestResponses:
     """Best responses from the metrics of all combinations, `[combinations, episodes, ...]`."""
     J = episode_objective(metrics)["J"].reshape(len(settings), len(settings), -1)
-    counts = {name: float(np.sum(metrics[name])) for name in _COUNTED}
+    reasons = invalid_reasons({name: metrics[name] for name in CHECKED if name in metrics})
     tried = tuple(EcnSetting(*map(float, s)) for s in settings)
-    return BestResponses((names[0], names[1]), tried, J, counts)
-
-
-_COUNTED = (
-    *("flows_started", "flows_waiting", "deferred"),
-    *("bytes_dropped", "bytes_offered", "feedback_cut", "flow_ticks"),
-)
+    return BestResponses((names[0], names[1]), tried, J, tuple(reasons))
 
 
 def play(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -49,7 +49,7 @@ def headroom_table(result: Mapping[str, Any]) -> Table:
         table.caption += f"\nSettings by phase: {', '.join(result['phases'])}"
         table.caption += f"; by group: {', '.join(result['groups'])}."
     if known := result.get("hindsight"):
-        table.caption += "\n" + _in_hindsight(known)
+        table.caption += "\n" + _in_hindsight(known) + _refused("hindsight", known["invalid"])
     return table
 
 
@@ -82,6 +82,8 @@ def interaction_table(found: Mapping[str, Any]) -> Table:
         "Where there is a cost, ports interact: in two cases the setting that is best in the other "
         "one costs J, for certain."
     )
+    invalid = list(dict.fromkeys(reason for row in found["pairs"] for reason in row["invalid"]))
+    table.caption += _refused("best responses", invalid)
     return table
 
 
@@ -96,3 +98,8 @@ def _in_hindsight(known: Mapping[str, Any]) -> str:
         f"{known['window_us'] / 1000:g} ms lowers J by {sequence}, one for the whole episode by "
         f"{single}. The oracle lowers it by {oracle} in these; against it the former gains {over}."
     )
+
+
+def _refused(what: str, reasons: Sequence[str]) -> str:
+    """A line that says why runs do not count, empty if they do."""
+    return f"\nINVALID, {what}: {'; '.join(reasons)}." if reasons else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,12 +14,14 @@ from ecn_marl.envs.actions import EcnSetting
 from ecn_marl.envs.episode import HostGroup
 from ecn_marl.envs.registry import make
 from ecn_marl.envs.scenario import Scenario
+from ecn_marl.experiments.hindsight import hindsight
 from ecn_marl.experiments.interaction import (
     BestResponses,
     best_response_table,
     between_groups,
     play,
 )
+from ecn_marl.render.headroom_table import interaction_table
 from ecn_marl.sim.network.topology import star
 from ecn_marl.sim.traffic.jobs import FlowSets, Requests, Timeline
 
@@ -46,7 +50,7 @@ def table(rows, noise=0.0, episodes=40):
     rng = np.random.default_rng(3)
     mean = np.asarray(rows)[..., None]
     J = mean * np.exp(noise * rng.normal(size=(*np.shape(rows), episodes)))
-    return BestResponses(("a", "b"), SETTINGS, J, {})
+    return BestResponses(("a", "b"), SETTINGS, J)
 
 
 def test_matching_best_responses_interact():
@@ -74,7 +78,7 @@ def test_noise_is_no_interaction():
     wrong = 0
     for _ in range(200):
         J = np.exp(0.1 * rng.normal(size=(2, 2, 16)))
-        wrong += BestResponses(("a", "b"), SETTINGS, J, {}).interacts()
+        wrong += BestResponses(("a", "b"), SETTINGS, J).interacts()
     assert wrong <= 4  # both costs above 2.5 % quantiles, where answers differ at all
 
 
@@ -82,7 +86,7 @@ def test_the_interval_of_a_cost_is_paired():
     """J differs tenfold between episodes, the ratio of settings does not."""
     level = np.geomspace(1.0, 10.0, 20)
     J = np.stack([np.stack([level, 1.2 * level]), np.stack([1.1 * level, level])])
-    regrets = BestResponses(("a", "b"), SETTINGS, J, {}).regrets(0)
+    regrets = BestResponses(("a", "b"), SETTINGS, J).regrets(0)
     assert regrets[0]["low"] == pytest.approx(0.1) and regrets[0]["high"] == pytest.approx(0.1)
 
 
@@ -105,7 +109,7 @@ def test_groups_get_their_settings_and_the_rest_the_base(env):
     groups = {"busy": busy, "near": np.array([False, True, False])}
     responses = best_response_table(env, groups, SETTINGS, episodes=4, base=(20, 40, 0.5), seed=4)
     assert responses.groups == ("busy", "near") and responses.J.shape == (2, 2, 4)
-    assert responses.counts["flows_started"] > 100 and responses.counts["bytes_dropped"] == 0
+    assert responses.invalid == ()
     by_hand = np.full((2, 3, 3), (20, 40, 0.5))
     by_hand[0, 2], by_hand[:, 1] = SETTINGS[1], SETTINGS[0]
     metrics = play(env, by_hand[None], 4, seed=4)
@@ -162,3 +166,16 @@ def test_costs_are_the_larger_ones_of_cases_that_both_cost():
 def test_one_group_has_no_other():
     with pytest.raises(ValueError, match="several groups"):
         between_groups(make("incast-v0"), SETTINGS, base=np.zeros((1, 1, 3)))
+
+
+def test_runs_that_do_not_count_say_so():
+    """Four slots are too few: flows wait, and both searches and the table give the reason."""
+    few = make(replace(SCENARIO, slots=4))
+    groups = {"a": np.array([True, False, False]), "b": np.array([False, True, False])}
+    (reason,) = best_response_table(few, groups, SETTINGS, episodes=4, seed=4).invalid
+    assert "of flows deferred or waiting" in reason
+    (same,) = hindsight(few, SETTINGS, episodes=2, seed=4).as_dict()["invalid"]
+    assert "of flows deferred or waiting" in same
+    pair = {"phase": "load", "groups": ["a", "b"], "best": [[0, 1]] * 2, "cost": [None] * 2}
+    found = {"episodes": 4, "settings": SETTINGS, "pairs": [{**pair, "invalid": [reason]}] * 2}
+    assert f"INVALID, best responses: {reason}." in str(interaction_table(found).caption)
