@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 
 from ecn_marl.baselines.evaluation.statistics import crossed_interval
+from ecn_marl.experiments.recipes import STEPS
 from generated.markdown import markdown
 from generated.performance import GREY
 from generated.recorded import DASH, RESULTS, ROOT
@@ -26,7 +27,7 @@ SHOWN = ("oracle", *LEARNERS, "rule", "static:secn1", "static:secn2", "random")
 
 def results() -> str:
     """The table of the README: J relative to that of the best static setting, sealed episodes."""
-    scenarios = _sealed()
+    scenarios = _renewed()
     rows = [
         [f"`{name}`", *(_ratio(x) if (x := _to_static(s, name)) else DASH for s in scenarios)]
         for name in SHOWN
@@ -48,10 +49,11 @@ def plot() -> bytes:
     """The learners, the rule and the oracle beside the best static setting, as PNG."""
     from ecn_marl.render.plots import COLOURS, Page
 
-    page = Page(1, (9.0, 2.6), columns=5)
+    scenarios = _renewed()
+    page = Page(1, (9.0, 2.6), columns=len(scenarios))
     page.figure.patch.set_alpha(0.0)
     names = SHOWN[: SHOWN.index("static:secn2")]
-    for axis, scenario in zip(page.axes, _sealed(), strict=True):
+    for axis, scenario in zip(page.axes, scenarios, strict=True):
         axis.patch.set_alpha(0.0)
         axis.grid(True, axis="x", color=GREY, alpha=0.25, linewidth=0.7)
         axis.spines[["left", "bottom"]].set_color(GREY)
@@ -69,7 +71,8 @@ def plot() -> bytes:
         labels = [_label(n) for n in reversed(names)]
         axis.set_yticks(range(len(names)), labels if axis is page.axes[0] else [])
         axis.set_title(scenario["scenario"].removesuffix("-v0"), fontsize=9, color=GREY)
-    page.axes[2].set_xlabel("J relative to the best static setting", fontsize=9, color=GREY)
+    label = "J relative to the best static setting"
+    page.figure.supxlabel(label, fontsize=9, color=GREY)
     return page.png()
 
 
@@ -85,7 +88,7 @@ def learners_sealed() -> str:
 
 def learners_renewed() -> str:
     """The same of the next sealed set, with today's simulator: the scenarios that are finished."""
-    return _beside_the_rule(_read("sealed.json")["renewed"]["scenarios"])
+    return _beside_the_rule(_renewed())
 
 
 def learners_packets() -> str:
@@ -117,6 +120,12 @@ def learners_packets() -> str:
 def _sealed() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = _read("sealed.json")["scenarios"]
     return found
+
+
+def _renewed() -> list[dict[str, Any]]:
+    """Those of the next sealed set, in the order of the recipes."""
+    found: list[dict[str, Any]] = _read("sealed.json")["renewed"]["scenarios"]
+    return sorted(found, key=lambda row: list(STEPS).index(row["scenario"]))
 
 
 def _beside_the_rule(scenarios: Sequence[Mapping[str, Any]]) -> str:
