@@ -27,7 +27,7 @@ from ecn_marl._files import write_all
 from ecn_marl.baselines.evaluation.completion import invalid_reasons
 from ecn_marl.baselines.evaluation.statistics import crossed_interval
 from ecn_marl.envs.registry import FLUID, PACKETS
-from ecn_marl.experiments.backends import agreement, matching
+from ecn_marl.experiments.backends import ON_PACKETS, agreement, matching
 from ecn_marl.experiments.json_files import output
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.sealed import SET
@@ -175,7 +175,8 @@ def records_of(folder: Path, backend: str = FLUID) -> dict[str, dict[str, Record
         if (file.parents[2].name == PACKETS) != (backend == PACKETS):
             continue
         record = Record.load(file)
-        found.setdefault(record.meta["scenario"], {})[record.name] = record
+        scenario = record.meta["scenario"].removesuffix(ON_PACKETS)
+        found.setdefault(scenario, {})[record.name] = record
     if not found and backend == FLUID:
         raise bad_value("folder", str(folder), "the --out of `ecn-marl bench … --sealed`")
     return found

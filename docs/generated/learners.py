@@ -94,7 +94,7 @@ def learners_renewed() -> str:
 def learners_packets() -> str:
     """Their best seeds, policies that ship and the references on packets, beside the fluid."""
     rows = []
-    for scenario in _sealed():
+    for scenario in (*_sealed(), *_renewed()):
         on_packets = scenario.get("packets")
         if on_packets is None:
             continue

@@ -73,7 +73,7 @@ def test_what_packets_say_is_of_the_best_seed_and_the_first_episodes(tmp_path):
     for name, level in {"rule": 4.4, "oracle": 2.2, "ippo": 2.1}.items():
         of_seed = {} if name != "ippo" else {"seed": 1}
         on_packets[name] = record(name, [level * np.array([1.0, 1.1])])
-        on_packets[name].meta.update(of_seed)
+        on_packets[name].meta.update(of_seed, scenario="x-v0 on packets")
     for records, folder in ((fluid, "sealed"), (on_packets, "packets/sealed")):
         for name, kept in records.items():
             file = tmp_path / "x-v0" / folder / "scores" / f"{name.replace(':', '_')}.json"
