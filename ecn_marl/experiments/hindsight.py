@@ -197,9 +197,7 @@ def hindsight(
         best=scored[:, 2],
         searched=np.stack([*searched, lowest]),
         runs=runner.run.runs,
-        invalid=tuple(
-            invalid_reasons({name: metrics[name] for name in CHECKED if name in metrics})
-        ),
+        invalid=tuple(invalid_reasons(metrics)),
     )
 
 

@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 from ecn_marl._checks import check_seed
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.evaluation.candidates import Candidates
-from ecn_marl.baselines.evaluation.completion import CHECKED, invalid_reasons
+from ecn_marl.baselines.evaluation.completion import invalid_reasons
 from ecn_marl.baselines.evaluation.episodes import Controller, evaluation_keys
 from ecn_marl.baselines.evaluation.objective import episode_objective
 from ecn_marl.baselines.oracle import group_names, port_groups
@@ -244,9 +244,8 @@ def _responses(
 ) -> BestResponses:
     """Best responses from the metrics of all combinations, `[combinations, episodes, ...]`."""
     J = episode_objective(metrics)["J"].reshape(len(settings), len(settings), -1)
-    reasons = invalid_reasons({name: metrics[name] for name in CHECKED if name in metrics})
     tried = tuple(EcnSetting(*map(float, s)) for s in settings)
-    return BestResponses((names[0], names[1]), tried, J, tuple(reasons))
+    return BestResponses((names[0], names[1]), tried, J, tuple(invalid_reasons(metrics)))
 
 
 def play(
