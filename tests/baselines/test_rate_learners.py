@@ -145,23 +145,26 @@ def test_train_resume_and_eval(tmp_path, name, extra):
     ["ppo", "reinforce", pytest.param("dqn", marks=[pytest.mark.slow, pytest.mark.thorough])],
 )
 def test_it_raises_its_own_reward(name):
-    """Two senders, discrete factors: from a full buffer to a fraction of its error.
+    """Two senders, discrete factors: from a full buffer to a quarter of its error, or less.
 
-    DQN's seeds differ, from a twentieth of it to two fifths: four of them, trained for longer.
+    Not every seed does. 17 of 150 of PPO and 17 of 100 of REINFORCE missed the quarter when this
+    was written, some of them with a full buffer to the end. Which seeds do depends on the
+    processor's rounding, so one seed proves nothing: the median of nine is judged. DQN needs twice
+    the steps; all of its seeds come down, to between a twentieth and two fifths, so its mean is.
     """
     kind = RATE_ALGORITHMS[name]
     extra = {} if name == "dqn" else {"actions": "discrete"}
     trainer = kind(kind.config_class(senders=(2,), envs=16, rows=2048, **extra))
     from ecn_marl.baselines.training.loop import compiled_update, initial_state
 
-    seeds, updates = (4, 240) if name == "dqn" else (1, 120)
+    seeds, updates, middle = (4, 240, np.mean) if name == "dqn" else (9, 120, np.median)
     update, errors = compiled_update(trainer, updates), []
     for seed in range(seeds):
         state = initial_state(trainer, trainer.default_params, seed)
         _, metrics = update(state, trainer.default_params)
         rewards = np.asarray(metrics["reward"])  # negative
         errors.append(rewards[-30:].mean() / rewards[:10].mean())
-    assert np.mean(errors) < 0.25
+    assert middle(errors) < 0.25, errors
 
 
 @pytest.mark.parametrize(
