@@ -103,10 +103,21 @@ def headroom(
 
 
 @app.command(
-    epilog=examples_text("ecn-marl spread storage-train-v0 --plot spread.png"),
+    epilog=examples_text(
+        "ecn-marl spread storage-train-v0 --plot spread.png",
+        "ecn-marl spread storage-train-v0 runs/mappo dynamic:relative --plot spread.png",
+    ),
 )
 def spread(
     scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
+    policies: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[POLICY...]",
+            help="Policies of ports to run beside the settings, as eval takes them.",
+            show_default="none",
+        ),
+    ] = None,
     episodes: Episodes = 8,
     seed: Seed = 0,
     load: Load = None,
@@ -135,7 +146,14 @@ def spread(
         check_output("--plot", plot)
     options = not_none(load=load, max_steps=max_steps) | parse_fields(env or [])
     with progress("spread", "episodes", 183 * episodes) as show:
-        result = sp.spread(scenario, options, episodes=episodes, seed=seed, progress=show)
+        result = sp.spread(
+            scenario,
+            options,
+            policies=policies or (),
+            episodes=episodes,
+            seed=seed,
+            progress=show,
+        )
     if plot is not None:
         write_all({plot: Output("wb", partial(write_bytes, spread_plot(result)))})
     if as_json:

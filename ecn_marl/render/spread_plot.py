@@ -1,15 +1,16 @@
-"""Static settings of a scenario, drawn as one part of J over another."""
+"""Static settings of a scenario, and policies beside them, drawn as one part of J over another."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import ScalarFormatter
 
-from ecn_marl.render.plots import INK, Page
+from ecn_marl.render.plots import COLOURS, INK, Page
 from ecn_marl.render.tables import Table, number, percent, plain_table
 
 SHOWN = 12
@@ -19,7 +20,7 @@ SHOWN = 12
 def spread_plot(result: Mapping[str, Any]) -> bytes:
     """A point for each static setting, as PNG: the second part of J over the first.
 
-    Of an objective with one part, it is drawn over Kmax.
+    Of an objective with one part, it is drawn over Kmax, without the policies.
 
     Args:
         result: what `spread.spread` returned.
@@ -33,21 +34,30 @@ def spread_plot(result: Mapping[str, Any]) -> bytes:
     points = axis.scatter(x, y, c=depth, norm=LogNorm(), cmap="viridis", s=26, zorder=3)
     bar = page.figure.colorbar(points, ax=axis, label="Kmax, KB at 25 Gb/s")
     bar.ax.yaxis.set_major_formatter(ScalarFormatter())
-    axis.scatter(x[0], y[0], s=120, facecolors="none", edgecolors=INK, zorder=4)
-    place: dict[str, Any] = {"xytext": (-10, -14), "textcoords": "offset points", "ha": "right"}
-    axis.annotate("lowest J", (x[0], y[0]), color=INK, **place)
+    label = f"static setting with the lowest J: {rows[0]['J']:.2f}"
+    ring: dict[str, Any] = {"facecolors": "none", "edgecolors": INK, "label": label}
+    axis.scatter(x[0], y[0], s=120, zorder=4, **ring)
     if len(parts) > 1:
+        marks = zip(result["policies"], cycle(COLOURS[1:]), cycle("s^DvP*X"), strict=False)
+        for row, colour, mark in marks:
+            place = {
+                "x": row[parts[0]],
+                "y": row[parts[1]],
+                "label": f"{row['label']}: {row['J']:.2f}",
+            }
+            axis.scatter(s=80, color=colour, marker=mark, edgecolors="white", zorder=5, **place)
         axis.set_xlabel(f"{parts[0]}, relative to alone")
     else:
         axis.set_xscale("log")
         axis.set_xlabel("Kmax, KB at 25 Gb/s")
     axis.set_ylabel(f"{parts[min(1, len(parts) - 1)]}, relative to alone")
     axis.set_title(f"{result['scenario']}: {len(rows)} static settings", loc="left", color=INK)
+    axis.legend(frameon=False, fontsize=9, loc="upper right", labelcolor=INK)
     return page.png()
 
 
 def spread_table(result: Mapping[str, Any]) -> Table:
-    """The best settings, and how far the others are.
+    """The policies, the best settings, and how far the others are.
 
     Args:
         result: what `spread.spread` returned.
@@ -58,9 +68,11 @@ def spread_table(result: Mapping[str, Any]) -> Table:
     table.add_column("Kmin, Kmax in KB at 25 Gb/s, Pmax")
     for name in ("J", *result["parts"]):
         table.add_column(name, justify="right", no_wrap=True)
+    shown = [(row["label"], row) for row in result["policies"]]
     for row in (*rows[:SHOWN], rows[-1]):
-        setting = ", ".join(f"{x:g}" for x in row["setting"])
-        table.add_row(f"({setting})", *(number(row[name]) for name in ("J", *result["parts"])))
+        shown.append((f"({', '.join(f'{x:g}' for x in row['setting'])})", row))
+    for label, row in shown:
+        table.add_row(label, *(number(row[name]) for name in ("J", *result["parts"])))
     table.caption = (
         f"The {SHOWN} best settings and the worst one, whose J is {result['worst']:.2f} times the "
         f"lowest.\n{percent(result['near'], 0)} of the settings are within 3 % of the lowest J.\n"

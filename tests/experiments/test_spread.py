@@ -20,6 +20,7 @@ from ecn_marl.sim.traffic.graphs import Graph
 
 GRID = (EcnSetting(5.0, 10.0, 1.0), EcnSetting(100.0, 400.0, 0.2), EcnSetting(1e5, 2e5, 0.01))
 NAME = "two-loops-v0"
+POLICIES = ("dynamic:relative", "static:100,400,0.2")
 
 
 def scenario() -> Scenario:
@@ -43,7 +44,7 @@ def scenario() -> Scenario:
 @pytest.fixture(scope="module")
 def result():
     register(NAME, scenario, replace=True)
-    return spread(NAME, episodes=2, grid=GRID)
+    return spread(NAME, policies=POLICIES, episodes=2, grid=GRID)
 
 
 def test_the_numbers_are_those_of_an_evaluation_of_each_setting(result):
@@ -56,6 +57,15 @@ def test_the_numbers_are_those_of_an_evaluation_of_each_setting(result):
         for figure, column in (("J", "J"), ("exchange", "part:exchange"), ("read", "part:read")):
             expected = geometric_means(columns[column][0])
             assert rows[setting][figure] == pytest.approx(expected, rel=1e-5)
+
+
+def test_policies_run_in_the_episodes_of_the_settings(result):
+    """A setting that is named as a policy has the row that it has as a setting."""
+    relative, fixed = result["policies"]
+    row = next(row for row in result["settings"] if tuple(row["setting"]) == GRID[1])
+    for figure in ("J", "exchange", "read"):
+        assert fixed[figure] == pytest.approx(row[figure], rel=1e-5)
+    assert relative["name"] == POLICIES[0] and relative["J"] > 0.0
 
 
 def test_sums_follow_from_the_rows(result):
@@ -73,11 +83,12 @@ def test_the_picture_has_both_parts_and_the_table_all_settings(result):
     assert spread_plot(result).startswith(b"\x89PNG")
     table = spread_table(result)
     assert [str(column.header) for column in table.columns][1:] == ["J", "exchange", "read"]
-    assert table.row_count == len(GRID) + 1
+    assert table.row_count == len(POLICIES) + len(GRID) + 1
     assert spread_plot(result | {"parts": ["read"]}).startswith(b"\x89PNG")
 
 
 @pytest.mark.usefixtures("tiny_scenario")
 def test_what_cannot_be_run_is_one_clear_line():
     assert "did you mean" in failure("spread", "restore-v0")
+    assert "did you mean" in failure("spread", TINY, "dynamic:relativ")
     assert "--plot" in failure("spread", TINY, "--plot", "/nowhere/picture.png")
