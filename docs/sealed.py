@@ -2,7 +2,7 @@
 
     python docs/sealed.py runs/bench                # rows of its scenarios
     python docs/sealed.py runs/first runs/second    # policies of several runs in one row
-    python docs/sealed.py --renewed runs/bench      # of a set that is not finished
+    python docs/sealed.py --new runs/bench          # rows in place of those of an older set
 
 A folder is the `--out` of `ecn-marl bench … --sealed`. With `--backend packets` there, rows have
 what packets say, too. A row that the file has for a scenario gets further policies if they were
@@ -208,13 +208,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(description="Rows of results/sealed.json.")
     parser.add_argument("folders", nargs="+", type=Path, help="runs of `bench --sealed`")
-    parser.add_argument("--renewed", action="store_true", help="rows of the set to come")
     parser.add_argument("--new", action="store_true", help="replace rows of their scenarios")
     args = parser.parse_args(argv)
     stored = json.loads(FILE.read_text())
-    part = stored.setdefault("renewed", {"scenarios": []}) if args.renewed else stored
     for folder in args.folders:
-        part["scenarios"] = merged(part["scenarios"], folder, args.new)
+        stored["scenarios"] = merged(stored["scenarios"], folder, args.new)
     write_all({FILE: output(json.dumps(stored) + "\n")})
     return 0
 

@@ -72,7 +72,6 @@ TABLES: dict[str, Callable[[], str]] = {
         recorded.reliability,
         learners.rewards_of_ippo,
         learners.learners_sealed,
-        learners.learners_renewed,
         learners.learners_packets,
         learners.arms_of_learners,
         learners.ablations,

@@ -27,7 +27,7 @@ SHOWN = ("oracle", *LEARNERS, "rule", "static:secn1", "static:secn2", "random")
 
 def results() -> str:
     """The table of the README: J relative to that of the best static setting, sealed episodes."""
-    scenarios = _renewed()
+    scenarios = _sealed()
     rows = [
         [f"`{name}`", *(_ratio(x) if (x := _to_static(s, name)) else DASH for s in scenarios)]
         for name in SHOWN
@@ -49,7 +49,7 @@ def plot() -> bytes:
     """The learners, the rule and the oracle beside the best static setting, as PNG."""
     from ecn_marl.render.plots import COLOURS, Page
 
-    scenarios = _renewed()
+    scenarios = _sealed()
     page = Page(1, (9.0, 2.6), columns=len(scenarios))
     page.figure.patch.set_alpha(0.0)
     names = SHOWN[: SHOWN.index("static:secn2")]
@@ -86,25 +86,15 @@ def learners_sealed() -> str:
     return _beside_the_rule(_sealed())
 
 
-def learners_renewed() -> str:
-    """The same of the next sealed set, with today's simulator: the scenarios that are finished."""
-    return _beside_the_rule(_renewed())
-
-
 def learners_packets() -> str:
     """Their best seeds, policies that ship and the references on packets, beside the fluid."""
     rows = []
-    for scenario in (*_sealed(), *_renewed()):
+    for scenario in _sealed():
         on_packets = scenario.get("packets")
         if on_packets is None:
             continue
         for name, j in on_packets["J"].items():
-            # In the same episodes where they were run again; else over all seeds and episodes.
-            in_fluid = on_packets.get("fluid_to_rule", scenario["to_rule"])
-            found = [
-                on_packets["to_rule"].get(name),
-                in_fluid.get(name, scenario["to_rule"].get(name)),
-            ]
+            found = [on_packets[key].get(name) for key in ("to_rule", "fluid_to_rule")]
             relative = ["{:.3f} [{:.3f}, {:.3f}]".format(*x) if x else DASH for x in found]
             rows.append((f"`{scenario['scenario']}`", f"`{name}`", f"{j:.2f}", *relative))
     head = (
@@ -118,13 +108,8 @@ def learners_packets() -> str:
 
 
 def _sealed() -> list[dict[str, Any]]:
+    """Rows of the sealed results, in the order of the recipes."""
     found: list[dict[str, Any]] = _read("sealed.json")["scenarios"]
-    return found
-
-
-def _renewed() -> list[dict[str, Any]]:
-    """Those of the next sealed set, in the order of the recipes."""
-    found: list[dict[str, Any]] = _read("sealed.json")["renewed"]["scenarios"]
     return sorted(found, key=lambda row: list(STEPS).index(row["scenario"]))
 
 
@@ -232,17 +217,17 @@ def budgets() -> str:
 
 
 def needs() -> str:
-    """J without memory, with a critic that sees all and with messages, to that of `ippo`."""
+    """J without memory, and with a critic that sees all, to that of `ippo`."""
     rows = []
     for scenario, found in needed().items():
-        cells = [_ratio(found[name]) if name in found else DASH for name in ("memory", *JOINT)]
+        cells = [_ratio(found[name]) if name in found else DASH for name in ("memory", JOINT)]
         rows.append((f"`{scenario}`", *cells, label(scenario)))
-    head = ("scenario", "without memory", "`mappo`, a critic of all ports", "`gnn`, messages")
-    return markdown((*head, "label"), rows)
+    head = ("scenario", "without memory", "`mappo`, a critic of all ports", "label")
+    return markdown(head, rows)
 
 
-JOINT = ("mappo", "gnn")
-"""Learners that use what other ports know."""
+JOINT = "mappo"
+"""The learner whose critic sees all ports; but for that and persistence its settings are `ippo`'s."""
 
 WORTH = 0.01
 """Share of J below which an effect does not count, certain or not."""
@@ -252,19 +237,15 @@ def needed() -> dict[str, dict[str, tuple[float, float]]]:
     """By scenario: differences of log J to that of `ippo`, each with half of its interval.
 
     `memory`: without moving averages, last policies of ten paired seeds in the same episodes.
-    `gnn` and `mappo`: sealed, over seeds and episodes.
+    `mappo`: sealed, over seeds and episodes.
     """
     found: dict[str, dict[str, tuple[float, float]]] = {}
     for scenario in _sealed():
         scores = scenario["scores"]
-        if "ippo" not in scores:
+        if not {JOINT, "ippo"} <= set(scores):
             continue
-        own = np.log(np.array(scores["ippo"]))
-        found[scenario["scenario"]] = {
-            name: crossed_interval(np.log(np.array(scores[name])) - own)
-            for name in JOINT
-            if name in scores
-        }
+        joint, own = (np.log(np.array(scores[name])) for name in (JOINT, "ippo"))
+        found[scenario["scenario"]] = {JOINT: crossed_interval(joint - own)}
     for arm in _ablations():
         if arm.get("probe") == "memory":
             of_scenario = found.setdefault(arm["scenario"], {})
@@ -276,13 +257,12 @@ def label(scenario: str) -> str:
     """What a scenario asks of a policy: `memory`, `coordination`, both, or `reactive`; or a dash.
 
     A policy that sees three intervals is called reactive here. An effect that has not been measured
-    is named with a question mark. Coordination is what `mappo` gains, which has `ippo`'s settings
-    but for persistence; `gnn` has others, so messages need not be the reason for what it gains.
+    is named with a question mark. Coordination is what `mappo` gains.
     """
     found = needed().get(scenario, {})
     if not found:
         return DASH
-    mean, half = found.get("mappo", (None, 0.0))
+    mean, half = found.get(JOINT, (None, 0.0))
     joint = None if mean is None else _certain(-mean, half)
     memory = _certain(*found["memory"]) if "memory" in found else None
     names = [

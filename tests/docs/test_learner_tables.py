@@ -74,7 +74,7 @@ def test_the_readmes_table_is_relative_to_the_best_static_setting(monkeypatch):
     scores |= {"oracle:ports": [0.6 * static], "oracle": [0.9 * static]}
     one = {"scenario": "one-v0", "scores": scores, "oracle": "oracle:ports", "seeds": {"ippo": 10}}
     other = {**one, "scenario": "two-v0", "scores": {"static:best": [static]}}
-    monkeypatch.setattr(learners, "_renewed", lambda: [one, other])
+    monkeypatch.setattr(learners, "_sealed", lambda: [one, other])
     head, _, *rows = (
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in learners.results().strip().splitlines()
