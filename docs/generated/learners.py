@@ -227,7 +227,7 @@ def needs() -> str:
 
 
 JOINT = "mappo"
-"""The learner whose critic sees all ports; but for that and persistence its settings are `ippo`'s."""
+"""The learner whose critic sees all ports; else its settings are `ippo`'s, but for persistence."""
 
 WORTH = 0.01
 """Share of J below which an effect does not count, certain or not."""
