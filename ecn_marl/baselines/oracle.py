@@ -150,7 +150,7 @@ class RuleSettings:
     Attributes:
         deep: Kmin and Kmax (KB at 25 Gb/s) and Pmax while few flows begin, `[3]`.
         shallow: the same while many flows begin, `[3]`.
-        limit: flows per 100 µs above which the rule is shallow.
+        limit: flows per 100 µs above which the rule is shallow; below 0 it always is.
     """
 
     deep: Leaf

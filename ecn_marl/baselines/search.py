@@ -90,11 +90,12 @@ def thin_grid() -> Grid:
 
 
 def rule_grid() -> np.ndarray:
-    """Deep setting, shallow setting and limit of the rule, `[45, 7]`."""
+    """Deep setting, shallow setting and limit of the rule, `[48, 7]`; the first 3 never deep."""
     deep = [(k, 2.0 * k, 0.2) for k in (160.0, 320.0, 640.0)]
     shallow = [(k, 4.0 * k, 1.0) for k in (2.5, 5.0, 10.0)]
     limits = (0.5, 1.0, 2.0, 4.0, 8.0)
-    return np.asarray([(*d, *s, x) for d, s, x in product(deep, shallow, limits)])
+    always = [(*deep[0], *x, -1.0) for x in shallow]
+    return np.asarray([*always, *((*d, *s, x) for d, s, x in product(deep, shallow, limits))])
 
 
 @dataclass(frozen=True)

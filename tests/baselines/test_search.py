@@ -140,7 +140,9 @@ def test_rule_is_tuned():
     found = labelled("rule", result.settings, Handover())
     assert found == {"deep": [*deep], "shallow": [*shallow], "limit": 2.0}
     assert result.runs == 12 * 8 and len(result.table) == 12
-    assert sr.rule_grid().shape == (45, 7)
+    grid = sr.rule_grid()
+    assert grid.shape == (48, 7) and len({tuple(row) for row in grid}) == 48
+    assert (grid[:3, 6] < 0.0).all() and (grid[3:, 6] > 0.0).all()
 
 
 def test_settings_are_labelled_by_phase_and_group():
@@ -160,14 +162,13 @@ def test_settings_are_labelled_by_phase_and_group():
 
 def test_rule_averages_the_flows_that_began():
     env = Handover(interval_us=50.0)
-    rule = Rule(
-        env,
-        env.default_params,
-        RuleSettings(jnp.array((80.0, 160.0, 0.1)), jnp.array((5.0, 10.0, 1.0)), 2.0),
-    )
+    settings = RuleSettings(jnp.array((80.0, 160.0, 0.1)), jnp.array((5.0, 10.0, 1.0)), 2.0)
+    rule = Rule(env, env.default_params, settings)
     inputs = (jax.random.key(0), jnp.zeros((2, 1)))
     memory = rule.init()
     assert rule(*inputs, memory).kmin.tolist() == [80e3, 80e3]
+    never_deep = Rule(env, env.default_params, replace(settings, limit=-1.0))
+    assert never_deep(*inputs, memory).kmin.tolist() == [5e3, 5e3]
     memory = rule.observe(memory, {"flows_begun": jnp.array([1.0, 2.0])})  # 2 and 4 per 100 µs
     np.testing.assert_allclose(memory, [1.4, 2.8])
     chosen = rule(*inputs, memory)
