@@ -21,7 +21,7 @@ GENERALIST = "pretrained:generalist"
 
 LEARNERS = (GENERALIST, "ippo", "mappo", "ddqn-fct")
 
-SHOWN = ("oracle", *LEARNERS, "rule", "static:secn1", "static:secn2", "random")
+SHOWN = ("oracle", *LEARNERS, "rule", "static:secn1", "random")
 """Rows of the README's table."""
 
 
@@ -52,7 +52,7 @@ def plot() -> bytes:
     scenarios = _sealed()
     page = Page(1, (9.0, 2.6), columns=len(scenarios))
     page.figure.patch.set_alpha(0.0)
-    names = SHOWN[: SHOWN.index("static:secn2")]
+    names = SHOWN[: SHOWN.index("random")]
     for axis, scenario in zip(page.axes, scenarios, strict=True):
         axis.patch.set_alpha(0.0)
         axis.grid(True, axis="x", color=GREY, alpha=0.25, linewidth=0.7)
