@@ -34,7 +34,7 @@ def spread_plot(result: Mapping[str, Any]) -> bytes:
     points = axis.scatter(x, y, c=depth, norm=LogNorm(), cmap="viridis", s=26, zorder=3)
     bar = page.figure.colorbar(points, ax=axis, label="Kmax, KB at 25 Gb/s")
     bar.ax.yaxis.set_major_formatter(ScalarFormatter())
-    label = f"static setting with the lowest J: {rows[0]['J']:.2f}"
+    label = f"best static setting, J {rows[0]['J']:.2f}"
     ring: dict[str, Any] = {"facecolors": "none", "edgecolors": INK, "label": label}
     axis.scatter(x[0], y[0], s=120, zorder=4, **ring)
     if len(parts) > 1:
@@ -43,7 +43,7 @@ def spread_plot(result: Mapping[str, Any]) -> bytes:
             place = {
                 "x": row[parts[0]],
                 "y": row[parts[1]],
-                "label": f"{row['label']}: {row['J']:.2f}",
+                "label": f"{row['label']}, J {row['J']:.2f}",
             }
             axis.scatter(s=80, color=colour, marker=mark, edgecolors="white", zorder=5, **place)
         axis.set_xlabel(f"{parts[0]}, relative to alone")

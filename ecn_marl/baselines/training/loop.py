@@ -248,15 +248,16 @@ def train(
             raise bad_value(name, value, "an integer >= 1")
     seed = check_seed(seed, count=seeds)
     check_numbers(params)
-    per_call = int(algorithm.config.steps_per_update) * updates_per_call
+    steps_per_call = int(algorithm.config.steps_per_update) * updates_per_call
+    folder = None if out is None else Path(out)
     with ExitStack() as stack:
-        loop = _Loop(algorithm, params, seed, seeds, updates_per_call, mesh)
-        loop.open(None if out is None else Path(out), saving or Saving(), merit, resume, stack)
+        loop = _Loop(algorithm, params, seed, seeds, updates_per_call, mesh, saving, merit)
+        loop.open(folder, resume, stack)
         loop.logs += logs
         for log in loop.logs:
             stack.callback(log.close)
         interrupts = stack.enter_context(Interrupts())
-        loop.run(-(-steps // per_call) * updates_per_call, interrupts, progress)
+        loop.run(-(-steps // steps_per_call) * updates_per_call, interrupts, progress)
     return TrainResult(loop.state, loop.rows)
 
 
@@ -271,24 +272,22 @@ class _Loop:
         seeds: int,
         updates_per_call: int,
         mesh: Mesh | None,
+        saving: Saving | None,
+        merit: Merit | None,
     ) -> None:
         self.algorithm, self.params, self.mesh = algorithm, params, mesh
-        self.seed, self.seeds, self.per_call = seed, seeds, updates_per_call
+        self.seed, self.seeds, self.updates_per_call = seed, seeds, updates_per_call
+        self.saving, self.merit = saving or Saving(), merit
         self.steps = int(algorithm.config.steps_per_update)
         self.rows: list[Row] = []
         self.logs: list[Log] = []
-        self.saving = Saving()
-        self.merit: Merit | None = None
         self.checkpoints: Checkpoints | None = None
         self.busy_seconds = 0.0
 
-    def open(
-        self, out: Path | None, saving: Saving, merit: Merit | None, resume: bool, stack: ExitStack
-    ) -> None:
+    def open(self, out: Path | None, resume: bool, stack: ExitStack) -> None:
         """Open checkpoints and logs; a fresh state, or the latest one that was saved."""
-        self.saving, self.merit = saving, merit
         if out is not None:
-            self.checkpoints = Checkpoints(out, saving.keep)
+            self.checkpoints = Checkpoints(out, self.saving.keep)
             stack.callback(self.checkpoints.close)
         if resume:
             if self.checkpoints is None or out is None:
@@ -322,7 +321,7 @@ class _Loop:
         places = None
         if self.mesh is not None:
             places = jax.tree.map(lambda x: x.sharding, self.state)
-        program = compiled_update(self.algorithm, self.per_call, self.seeds, places)
+        program = compiled_update(self.algorithm, self.updates_per_call, self.seeds, places)
         # Compiled before the clock starts, so that steps per second leave it out.
         update = program.lower(self.state, self.params).compile()
         untrained = self._of_start()
@@ -351,10 +350,9 @@ class _Loop:
     def _new_rows(self, values: dict[str, Any]) -> list[Row]:
         done, new = len(self.rows), []
         seconds = round(time.perf_counter() - self.began_at, 3)
-        rate = (
-            (done + self.per_call - self.first_update) * self.steps * self.seeds / self.busy_seconds
-        )
-        for i in range(self.per_call):
+        updates = done + self.updates_per_call - self.first_update
+        rate = updates * self.steps * self.seeds / self.busy_seconds
+        for i in range(self.updates_per_call):
             row: Row = {"update": done + i + 1, "steps": (done + i + 1) * self.steps}
             row |= {k: np.asarray(v[i]).tolist() for k, v in sorted(values.items())}
             new.append(row | {"seconds": seconds, "steps_per_second": round(rate, 1)})
@@ -419,7 +417,7 @@ class _Loop:
         where = ""
         if self.checkpoints is not None:
             where = f"; the state is in {self.checkpoints.save_diverged(row['update'], self.state)}"
-        for row in self.rows[-self.per_call :]:
+        for row in self.rows[-self.updates_per_call :]:
             for name, value in numbers(row).items():
                 finite = np.isfinite(np.atleast_1d(np.asarray(value, np.float64)))
                 if not finite.all():
