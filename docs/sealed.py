@@ -24,7 +24,7 @@ import numpy as np
 
 from ecn_marl._errors import bad_value
 from ecn_marl._files import write_all
-from ecn_marl.baselines.evaluation.completion import invalid_reasons
+from ecn_marl.baselines.evaluation.completion import PARTS, invalid_reasons, parts_of
 from ecn_marl.baselines.evaluation.statistics import crossed_interval
 from ecn_marl.envs.registry import FLUID, PACKETS
 from ecn_marl.experiments.backends import ON_PACKETS, agreement, matching
@@ -61,6 +61,7 @@ def row_of(records: Mapping[str, Record], known: Mapping[str, Any] | None = None
         "commit": row.get("commit", base.meta["commit"]),
         "episodes": base.episodes,
         "set": row.get("set", SET),
+        "parts": list(parts_of(base.columns)),
     }
     keys = ("scores", "seeds", "classes_to_static", "invalid", "steps", "seconds", "commits")
     row |= {key: dict(row.get(key, {})) for key in keys}
@@ -82,10 +83,8 @@ def _add(row: dict[str, Any], name: str, record: Record, base: Record) -> None:
             )
         return
     row["scores"][name] = scores
-    ratios = {
-        key: float(np.exp(np.nanmean(np.log(record.columns[key]) - np.log(base.columns[key]))))
-        for key in CLASSES
-    }
+    own, other = _classes(record), _classes(base)
+    ratios = {key: float(np.exp(np.nanmean(np.log(own[key]) - np.log(other[key])))) for key in own}
     row["classes_to_static"][name] = {key: round(x, 3) for key, x in ratios.items()}
     if reasons := invalid_reasons(record.columns):
         row["invalid"][name] = reasons
@@ -95,6 +94,12 @@ def _add(row: dict[str, Any], name: str, record: Record, base: Record) -> None:
         row["seconds"][name] = record.meta["seconds"]
     if record.meta["commit"] != row["commit"]:
         row["commits"][name] = record.meta["commit"][:12]
+
+
+def _classes(record: Record) -> dict[str, np.ndarray]:
+    """Slowdowns by class of flows, or the parts of J if the scenario declares its own."""
+    parts = parts_of(record.columns)
+    return {key: record.columns[key] for key in CLASSES} if tuple(parts) == PARTS else parts
 
 
 def relative(scores: Mapping[str, Any]) -> dict[str, Any]:

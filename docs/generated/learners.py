@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from ecn_marl.baselines.evaluation.completion import PARTS
 from ecn_marl.baselines.evaluation.statistics import crossed_interval
 from ecn_marl.experiments.recipes import STEPS
 from generated.markdown import markdown
@@ -107,16 +108,28 @@ def learners_packets() -> str:
     return markdown(head, rows)
 
 
-def _sealed() -> list[dict[str, Any]]:
-    """Rows of the sealed results, in the order of the recipes."""
+def learners_of_jobs() -> str:
+    """The same in scenarios where steps of jobs count, with all policies, best first."""
+    return _beside_the_rule(_sealed(jobs=True))
+
+
+def _sealed(jobs: bool = False) -> list[dict[str, Any]]:
+    """Rows of the sealed results, in the order of the recipes.
+
+    Args:
+        jobs: those of scenarios with parts of J of their own; else those of the benchmark.
+    """
     found: list[dict[str, Any]] = _read("sealed.json")["scenarios"]
-    return sorted(found, key=lambda row: list(STEPS).index(row["scenario"]))
+    rows = [row for row in found if jobs == (tuple(row.get("parts", PARTS)) != PARTS)]
+    return sorted(rows, key=lambda row: list(STEPS).index(row["scenario"]))
 
 
 def _beside_the_rule(scenarios: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for scenario in scenarios:
-        policies = (*scenario["seeds"], GENERALIST, "rule", scenario["oracle"], "static:best")
+        known = (*scenario["seeds"], GENERALIST, "rule", scenario["oracle"], "static:best")
+        own = tuple(scenario.get("parts", PARTS)) != PARTS
+        policies = sorted(scenario["J"], key=scenario["J"].__getitem__) if own else known
         for name in (policy for policy in policies if policy in scenario["J"]):
             found = [scenario[key].get(name) for key in ("to_rule", "to_oracle")]
             relative = ["{:.3f} [{:.3f}, {:.3f}]".format(*x) if x else DASH for x in found]

@@ -38,7 +38,7 @@ def spread_plot(result: Mapping[str, Any]) -> bytes:
     ring: dict[str, Any] = {"facecolors": "none", "edgecolors": INK, "label": label}
     axis.scatter(x[0], y[0], s=120, zorder=4, **ring)
     if len(parts) > 1:
-        marks = zip(result["policies"], cycle(COLOURS[1:]), cycle("s^DvP*X"), strict=False)
+        marks = zip(result["policies"], cycle(COLOURS[1:]), cycle("s^DvP*Xp<>"), strict=False)
         for row, colour, mark in marks:
             place = {
                 "x": row[parts[0]],
