@@ -73,6 +73,8 @@ TABLES: dict[str, Callable[[], str]] = {
         learners.rewards_of_ippo,
         learners.learners_sealed,
         learners.learners_packets,
+        learners.learners_of_jobs,
+        learners.generalists,
         learners.arms_of_learners,
         learners.ablations,
         learners.budgets,

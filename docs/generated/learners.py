@@ -149,6 +149,20 @@ def _beside_the_rule(scenarios: Sequence[Mapping[str, Any]]) -> str:
     return markdown((*head, "over 5 % slower than static:best"), rows)
 
 
+def generalists() -> str:
+    """J of policies for many networks, to that of the best static setting of each."""
+    found, rows = _read("generalists.json"), []
+    for scenario, scores in found["J"].items():
+        cells = []
+        for name in ("generalist", "steady", "secn1", "rule", "oracle"):
+            ratio = scores.get(name, np.nan) / scores["static"]
+            learnt = "" if scenario in found["learnt"].get(name, (scenario,)) else ", not learnt"
+            cells.append(DASH if np.isnan(ratio) else f"{ratio:.2f}{learnt}")
+        rows.append((f"`{scenario}`", *cells, f"{scores['static']:.2f}"))
+    head = ("scenario", "`pretrained:generalist`", "with steady traffic", "SECN1", "`rule`")
+    return markdown((*head, "`oracle`", "J of the static setting"), rows)
+
+
 def _slower(classes: dict[str, float]) -> str:
     found = [(name, x) for name, x in classes.items() if x > 1.05]
     return ", ".join(f"{n.replace('_', ' ')} +{100 * (x - 1):.0f} %" for n, x in found) or "nothing"

@@ -341,7 +341,7 @@ PAPERS = ("pet", "ddqn", "c-acc", "haecn")
 """Learners as published: they are not tuned, and `RECIPES` must not change them."""
 
 GENERALIST = "generalist"
-"""The learner that is trained in all scenarios of the benchmark at once."""
+"""The learner that is trained in all scenarios of `STEPS` at once."""
 
 UNTUNED = ("gnn", "sac", "pqn", "vdn", GENERALIST)
 """Learners of the benchmark's reward whose settings no search has found yet."""
@@ -351,7 +351,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {}
 
 
 def steps_of(scenario: str, learner: str = "") -> int:
-    """Environment steps per seed of a learner of a scenario; the generalist's are for all five."""
+    """Environment steps per seed of a learner; the generalist's are for all of `STEPS`."""
     if learner == GENERALIST:
         return sum(STEPS.get(name, DEFAULT_STEPS) for name in {scenario, *STEPS})
     return STEPS.get(scenario, DEFAULT_STEPS)
