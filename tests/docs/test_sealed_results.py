@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -86,6 +87,31 @@ def test_what_packets_say_is_of_the_best_seed_and_the_first_episodes(tmp_path):
     assert found["to_rule"]["ippo"] == pytest.approx([2.1 / 4.4] * 3, abs=1e-4)
     assert found["fluid_to_rule"]["ippo"] == pytest.approx([0.5] * 3)
     assert found["tau"] == pytest.approx(0.816, abs=1e-3)  # two of three are level in the fluid
+
+
+def test_a_row_of_a_scenario_with_parts_of_its_own_has_these_for_classes(monkeypatch):
+    def with_parts(name, j, step):
+        found = record(name, [np.multiply(j, [1.0, 1.2])])
+        parts = {
+            "part:all-reduce": np.full((1, 2), step),
+            "weight:all-reduce": np.full((1, 2), 2.0),
+            "weight:short_mean": np.full((1, 2), 2.0),
+        }
+        return replace(found, columns={**found.columns, **parts})
+
+    levels = {"static:best": (8.0, 3.0), "rule": (4.0, 4.5), "oracle": (2.0, 1.5)}
+    row = sealed.row_of({name: with_parts(name, *found) for name, found in levels.items()})
+    assert row["parts"] == ["all-reduce", "short_mean"]
+    assert row["classes_to_static"]["rule"] == {"all-reduce": 1.5, "short_mean": 0.5}
+
+    from generated import learners
+
+    plain = {"scenario": "fabric-v0"}
+    jobs = row | {"scenario": "storage-train-v0"}
+    monkeypatch.setattr(learners, "_read", lambda name: {"scenarios": [jobs, plain]})
+    assert learners._sealed() == [plain] and learners._sealed(jobs=True) == [jobs]
+    assert "| `storage-train-v0` | `rule` |" in learners.learners_of_jobs()
+    assert "all-reduce +50 %" in learners.learners_of_jobs()
 
 
 def test_a_run_without_the_best_static_setting_is_refused(tmp_path):
