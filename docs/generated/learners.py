@@ -120,16 +120,21 @@ def _sealed(jobs: bool = False) -> list[dict[str, Any]]:
         jobs: those of scenarios with parts of J of their own; else those of the benchmark.
     """
     found: list[dict[str, Any]] = _read("sealed.json")["scenarios"]
-    rows = [row for row in found if jobs == (tuple(row.get("parts", PARTS)) != PARTS)]
+    rows = [row for row in found if jobs == _has_own_parts(row)]
     return sorted(rows, key=lambda row: list(STEPS).index(row["scenario"]))
+
+
+def _has_own_parts(row: Mapping[str, Any]) -> bool:
+    """Whether a scenario declares its parts of J; rows of older files do not say."""
+    return tuple(row.get("parts", PARTS)) != PARTS
 
 
 def _beside_the_rule(scenarios: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for scenario in scenarios:
         known = (*scenario["seeds"], GENERALIST, "rule", scenario["oracle"], "static:best")
-        own = tuple(scenario.get("parts", PARTS)) != PARTS
-        policies = sorted(scenario["J"], key=scenario["J"].__getitem__) if own else known
+        best_first = sorted(scenario["J"], key=scenario["J"].__getitem__)
+        policies = best_first if _has_own_parts(scenario) else known
         for name in (policy for policy in policies if policy in scenario["J"]):
             found = [scenario[key].get(name) for key in ("to_rule", "to_oracle")]
             relative = ["{:.3f} [{:.3f}, {:.3f}]".format(*x) if x else DASH for x in found]
