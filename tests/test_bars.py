@@ -55,6 +55,16 @@ def test_without_a_terminal_it_says_so_in_lines(capsys, monkeypatch):
     assert capsys.readouterr().err == lines
 
 
+def test_slow_work_is_reported_before_its_first_tenth_is_done(capsys, monkeypatch):
+    monkeypatch.setattr(bars, "SILENCE_S", (30.0, 0.1))
+    with bars.progress("train ippo", "%", 100) as update:
+        update(1)
+        time.sleep(0.15)
+        update(2)
+        update(3)
+    assert capsys.readouterr().err == "train ippo: 2/100 %\n"
+
+
 def test_nothing_is_said_where_something_moves_at_once_or_nothing_is_wanted(capsys, monkeypatch):
     monkeypatch.setattr(bars, "SILENCE_S", (0.05, 0.05))
     for options in ({"quiet": True}, {"lines": False}, {}):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 COMPILING = "compiling …"
 
 SILENCE_S = (10.0, 60.0)
-"""Without a terminal: seconds until the first line `compiling …`, and between such lines."""
+"""Without a terminal: seconds until the first line `compiling …`, and the longest between lines."""
 
 WIDE, NARROW = 100, 80
 """Columns of the terminal for a long bar, and for any bar."""
@@ -101,7 +101,7 @@ def progress(
         unit: unit of the numbers.
         total: all work, in this unit.
         lines: whether to write lines where stderr is no terminal: one at every tenth of the work,
-            and some while it compiles.
+            one a minute where that takes longer, and some while it compiles.
         quiet: whether to show nothing.
     """
     from rich.console import Console
@@ -109,18 +109,19 @@ def progress(
     terminal, began = sys.stderr.isatty() and not quiet, time.monotonic()
     writes_lines = lines and not terminal and not quiet
     bar = bar_of(unit, Console(stderr=True), disable=not terminal)
-    tenth, moved = 0, threading.Event()
+    tenth, latest, moved = 0, began, threading.Event()
     notes: list[str] = []  # the last one, such as which search runs
 
     def show(done: float, note: str = "") -> None:
-        nonlocal tenth, total
+        nonlocal tenth, latest, total
         total = max(total, done)  # a search may take more episodes than expected
         bar.update(row, completed=done, total=total, note=note)
         notes[:] = [note] if note else []
         if done:
             moved.set()
-        if writes_lines and int(10 * done / total) > tenth:
-            tenth = int(10 * done / total)
+        silence = time.monotonic() - latest
+        if writes_lines and done and (int(10 * done / total) > tenth or silence >= SILENCE_S[1]):
+            tenth, latest = int(10 * done / total), time.monotonic()
             typer.echo(f"{task}: {done:,.0f}/{total:,.0f} {unit} {note}".rstrip(), err=True)
 
     if writes_lines:
