@@ -11,6 +11,7 @@ from ecn_marl.baselines.adpg import ADPG
 from ecn_marl.baselines.apg import APG
 from ecn_marl.baselines.aurora import Aurora
 from ecn_marl.baselines.c_acc import CentralACC
+from ecn_marl.baselines.dagger import Dagger
 from ecn_marl.baselines.ddqn import DDQN
 from ecn_marl.baselines.generalist import Generalist
 from ecn_marl.baselines.gnn import GNN
@@ -54,6 +55,7 @@ ALGORITHMS: Registry[type[Trainer]] = Registry(
             "sac": SAC,
             "pqn": PQN,
             "generalist": Generalist,
+            "dagger": Dagger,
         },
         **{"ddqn": DDQN, "c-acc": CentralACC, "haecn": HAECN},
     },

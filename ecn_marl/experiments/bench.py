@@ -38,7 +38,7 @@ from ecn_marl.experiments.recording import close
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.sources import Checkout, checkout, code, settings_hash
 from ecn_marl.experiments.splits import SPLITS_VERSION
-from ecn_marl.experiments.trainings import train_all
+from ecn_marl.experiments.trainings import find_teachers, train_all
 from ecn_marl.experiments.workflow import Show
 
 
@@ -77,6 +77,7 @@ def _bench(
     sites = {place.site.folder: place.site for place in plan.places()}.values()
     with executor(plan.workers) as pool:
         jobs = [(x, n) for x in sites for n in policies if plan.recipe(x.scenario, n) is not None]
+        find_teachers(plan, jobs, show)
         train_all(plan, jobs, show, pool)
         score_all(plan, [(place, policies) for place in plan.places()], show, pool)
         for place in plan.places():

@@ -67,6 +67,7 @@ from ecn_marl.experiments.trainings import (
     recipe_of,
     run_all,
     run_folder,
+    search_progress,
     training_of,
     training_rewards,
 )
@@ -280,15 +281,13 @@ def _facts(plan: Comparison, place: Place, name: str) -> dict[str, Any]:
 
 def _search(plan: Comparison, place: Place, name: str, show: Callable[[str], Show]) -> SearchResult:
     """The settings of a reference policy; searched once, then read from the folder."""
-    move = show(f"{place.name}: search {name}")
-    expected = 200 * plan.effort.episodes  # for progress only: the length of a search is not known
     return searches.find(
         name,
         place.scenario,
         place.options,
         plan.effort,
         place.searches,
-        lambda done, note: move(done / expected, note),
+        search_progress(show(f"{place.name}: search {name}"), plan.effort),
     )
 
 

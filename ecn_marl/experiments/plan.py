@@ -36,6 +36,9 @@ DEFAULT_SCENARIO = "restore-serve-v0"
 TUNING, SEALED = "tuning", "sealed"
 """Streams that policies are scored on."""
 
+SEARCHES = "searches"
+"""Folder of the searches for reference policies."""
+
 _EXAMPLES = ("static:secn1", "static:secn2", "static:5,200,0.01", "dynamic:pi")
 
 
@@ -242,6 +245,11 @@ class Site:
     folder: Path
     randomise: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def searches(self) -> Path:
+        """Where searches are kept, for learners that reference policies teach."""
+        return self.folder / SEARCHES
+
 
 @dataclass(frozen=True)
 class Place:
@@ -278,7 +286,7 @@ class Place:
     def searches(self) -> Path:
         """Where searches are kept; they are made in the fluid."""
         folder = self.folder if self.backend == FLUID else self.folder.parent
-        return folder / "searches"
+        return folder / SEARCHES
 
     @property
     def as_trained(self) -> bool:

@@ -98,6 +98,7 @@ class Recipe:
         settings: settings of the trainer.
         tuning: the budget of `ecn-marl tune` that found the settings; None if nothing was tuned.
         anneal: whether learning rates fall over the whole run, see `settings_for`.
+        taught: whether its list of settings is the oracle's, one a phase, see `taught.with_oracle`.
     """
 
     algorithm: str
@@ -105,6 +106,7 @@ class Recipe:
     settings: Mapping[str, Any] = field(default_factory=dict)
     tuning: Tuning | None = None
     anneal: bool = False
+    taught: bool = False
 
     def __post_init__(self) -> None:
         """Check that the options are the learner's."""
@@ -232,6 +234,9 @@ _SAC = {
 }
 """SAC with the returns of the Q-learners. Nothing was tuned."""
 
+_DAGGER = {"envs": 8, "rollout": 64, "standardise": 64, "hidden": (128, 128)}
+"""DAgger with the rollouts and the network of PPO. Nothing was tuned."""
+
 TUNED = Tuning(trials=6, steps=48_000, episodes=32, seeds=2, scenario="restore-serve-v0")
 """Budget of `ecn-marl tune` for each of the four learners below; trial 0 is their start above. The
 winners' J was 6.06 (`ippo`; the start had 6.19), 5.48 (`mappo`; 6.61), 7.12 (`ddqn-fct`; 7.28) and
@@ -322,6 +327,7 @@ LEARNERS: dict[str, Recipe] = {
     "gnn": with_settings(
         Recipe("gnn", _BENT, _PPO, anneal=True), {**_FOUND_IPPO, **_EXPLORING}, None
     ),
+    "dagger": Recipe("dagger", _BENT, _DAGGER, anneal=True, taught=True),
     "sac": Recipe("sac", _BOX, _SAC, anneal=True),
     "pqn": Recipe("pqn", _BENT, _PQN, anneal=True),
     "vdn": Recipe("pqn", _BENT, {**_PQN, "team": True}, anneal=True),
@@ -343,7 +349,7 @@ PAPERS = ("pet", "ddqn", "c-acc", "haecn")
 GENERALIST = "generalist"
 """The learner that is trained in all scenarios of `STEPS` at once."""
 
-UNTUNED = ("gnn", "sac", "pqn", "vdn", GENERALIST)
+UNTUNED = ("gnn", "dagger", "sac", "pqn", "vdn", GENERALIST)
 """Learners of the benchmark's reward whose settings no search has found yet."""
 
 RECIPES: dict[str, dict[str, Recipe]] = {}

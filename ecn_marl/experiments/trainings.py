@@ -15,7 +15,9 @@ import numpy as np
 
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.algorithms import ALGORITHMS
+from ecn_marl.baselines.oracle import ORACLE
 from ecn_marl.baselines.runs import Session, resume_run, train_run
+from ecn_marl.baselines.search import Effort, Progress
 from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.baselines.training.logs import evaluated_rows
 from ecn_marl.envs.registry import in_view
@@ -25,17 +27,43 @@ from ecn_marl.experiments.json_files import json_types
 from ecn_marl.experiments.plan import Comparison, Site
 from ecn_marl.experiments.recipes import Recipe
 from ecn_marl.experiments.sources import code
+from ecn_marl.experiments.taught import with_oracle
 from ecn_marl.experiments.workflow import Show
 
 Curves = list[tuple[np.ndarray, np.ndarray]]
 """Steps and J of each seed's learning curve."""
 
 
+Job = tuple[Site, str]
+"""Where a learner is trained, and its name."""
+
+
 def recipe_of(plan: Comparison, site: Site, name: str) -> Recipe:
-    """The recipe of a learner."""
+    """The recipe of a learner, with the oracle's settings if it is taught by it."""
     recipe = plan.recipe(site.scenario, name)
     assert recipe is not None, name
-    return recipe
+    return with_oracle(recipe, site.scenario, site.options, plan.effort, site.searches)
+
+
+def find_teachers(plan: Comparison, jobs: Sequence[Job], show: Callable[[str], Show]) -> None:
+    """Search for what teaches learners, so that it is at hand when their trainings are described.
+
+    Args:
+        plan: effort and recipes.
+        jobs: what is trained.
+        show: see `scored`.
+    """
+    for site, name in jobs:
+        recipe = plan.recipe(site.scenario, name)
+        if recipe is not None and recipe.taught:
+            progress = search_progress(show(f"{site.scenario}: search {ORACLE}"), plan.effort)
+            with_oracle(recipe, site.scenario, site.options, plan.effort, site.searches, progress)
+
+
+def search_progress(show: Show, effort: Effort) -> Progress:
+    """Progress of a search as a share of its length, which is not known: for bars only."""
+    expected = 200 * effort.episodes
+    return lambda done, note: show(done / expected, note)
 
 
 def training_of(plan: Comparison, site: Site, name: str) -> dict[str, Any]:
@@ -96,10 +124,6 @@ def training_rewards(rows: Sequence[Mapping[str, Any]], most: int = 40) -> dict[
 def run_folder(site: Site, name: str) -> Path:
     """The folder of a learner's run."""
     return site.folder / searches.file_name(name)
-
-
-Job = tuple[Site, str]
-"""Where a learner is trained, and its name."""
 
 
 def train_all(

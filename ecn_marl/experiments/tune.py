@@ -43,8 +43,15 @@ from ecn_marl.baselines.training.spaces import Choice, LogUniform, Space
 from ecn_marl.envs.registry import lookup, make
 from ecn_marl.experiments.executors import executor, once_free
 from ecn_marl.experiments.json_files import json_types, output, save_json
-from ecn_marl.experiments.recipes import LEARNERS, Recipe, Tuning, recipe, with_settings
+from ecn_marl.experiments.recipes import (
+    LEARNERS,
+    Recipe,
+    Tuning,
+    recipe,
+    with_settings,
+)
 from ecn_marl.experiments.sources import code, own_sources
+from ecn_marl.experiments.taught import with_oracle
 
 REQUEST, TRIALS, RUNS, RESULT = "tune.json", "trials.jsonl", "trials", "result.json"
 
@@ -83,6 +90,14 @@ SPACES: dict[str, Space] = {
     "mappo": _PPO,
     "gnn": _PPO,
     "generalist": _PPO,
+    "dagger": {
+        "lr": LogUniform(3e-4, 3e-3),
+        "rollout": Choice((32, 64, 128)),
+        "gradient_steps": Choice((16, 32, 64)),
+        "batch": Choice((256, 1024)),
+        "teacher_decay": Choice((0.0, 0.8, 0.95)),
+        "hidden": _WIDTHS,
+    },
     "sac": {
         "lr": LogUniform(1e-4, 3e-3),
         "gamma": Choice((0.95, 0.98, 0.99, 0.995)),
@@ -171,7 +186,7 @@ class Search:
     @property
     def recipe(self) -> Recipe:
         """The recipe that the trials change."""
-        return recipe(self.scenario, self.learner)
+        return with_oracle(recipe(self.scenario, self.learner), self.scenario, self.options)
 
     @property
     def space(self) -> Space:

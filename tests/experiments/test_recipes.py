@@ -42,7 +42,7 @@ def test_recipes_fit_their_trainers():
 
 def test_recipes_cannot_set_steps_or_the_task():
     names = {f.name for f in fields(rc.Recipe)}
-    assert names == {"algorithm", "options", "settings", "tuning", "anneal"}
+    assert names == {"algorithm", "options", "settings", "tuning", "anneal", "taught"}
     task_fields = {f.name for f in fields(Scenario)} - {*VIEW, "reward", "reward_options"}
     assert not task_fields & set(rc.OPTIONS)
     for wrong in ("steps", "max_steps", "traffic", "load", "priority", "slowdown_weights"):
