@@ -35,8 +35,8 @@ def train(
     algorithm: Annotated[
         str | None,
         typer.Argument(
-            help="The learner. Ports as agents: ippo, mappo, gnn, generalist, ddqn-fct, haecn-fct, "
-            "pqn, vdn, sac; as papers have them: pet, ddqn, c-acc, haecn. "
+            help="The learner. Ports as agents: ippo, mappo, gnn, generalist, dagger, ddqn-fct, "
+            "haecn-fct, pqn, vdn, sac; as papers have them: pet, ddqn, c-acc, haecn. "
             "Flows as agents: adpg, ppo, reinforce, aurora, dqn, apg.",
             show_default="that of --config or --resume",
         ),
