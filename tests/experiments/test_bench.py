@@ -212,22 +212,43 @@ def test_a_use_is_noted_before_anything_is_scored(done, tmp_path, monkeypatch):
     assert "| 4 |" in (tmp_path / "results" / "USES.md").read_text()
 
 
-def test_settings_of_the_oracle_do_not_reach_learners(tmp_path, monkeypatch):
-    """With any search result, the trained recipe keeps its ladder of settings."""
-    odd = (123.0, 456.0, 0.789)
-    requests = []
+class Stop(Exception):
+    """Ends a benchmark where it would train."""
 
-    class Stop(Exception):
-        pass
 
-    def noted(algorithm, scenario, **request):
-        requests.append(request)
+@pytest.fixture
+def requests(monkeypatch):
+    """What trainings are asked for, which then stop."""
+    noted = []
+
+    def note(algorithm, scenario, **request):
+        noted.append(request)
         raise Stop
 
-    search_result = search.SearchResult("oracle", np.full((1, 1, 3), odd), 1.0, 3, 0, ())
-    monkeypatch.setattr(searches.Search, "find", lambda self, name: search_result)
-    monkeypatch.setattr(tr, "train_run", noted)
-    for name in rc.LEARNERS:
+    monkeypatch.setattr(tr, "train_run", note)
+    return noted
+
+
+def search_finds(monkeypatch, settings):
+    """Every search finds these settings, `[phases, groups, 3]`."""
+    result = search.SearchResult("oracle", np.asarray(settings), 1.0, 3, 0, ())
+    monkeypatch.setattr(searches.Search, "find", lambda self, name: result)
+
+
+def test_settings_of_the_oracle_reach_the_learners_that_it_teaches(tmp_path, monkeypatch, requests):
+    deep, shallow = (123.0, 456.0, 0.789), (7.0, 8.0, 0.9)
+    search_finds(monkeypatch, [[deep] * 3, [shallow] * 3])
+    plan = Plan(("restore-serve-v0",), ("dagger",), tmp_path, effort=EFFORT)
+    with pytest.raises(Stop):
+        bn.bench(plan, quiet)
+    assert requests[-1]["options"]["action_options"] == {"template": (deep, shallow)}
+
+
+def test_settings_of_the_oracle_do_not_reach_other_learners(tmp_path, monkeypatch, requests):
+    """With any search result, the trained recipe keeps its ladder of settings."""
+    odd = (123.0, 456.0, 0.789)
+    search_finds(monkeypatch, np.full((1, 1, 3), odd))
+    for name in (n for n in rc.LEARNERS if not rc.LEARNERS[n].taught):
         recipe = replace(
             rc.LEARNERS[name], options={**rc.LEARNERS[name].options, "features": "acc"}
         )
@@ -240,6 +261,7 @@ def test_settings_of_the_oracle_do_not_reach_learners(tmp_path, monkeypatch):
         assert actions == {"template": rc.DEPTHS} or actions["kmin_kb"] == rc.KMIN_RANGE
         assert not set(odd) & set(np.ravel(rc.DEPTHS))
         assert requests[-1]["steps"] == rc.DEFAULT_STEPS, "the same for all"
+    assert [name for name in rc.LEARNERS if rc.LEARNERS[name].taught] == ["dagger"]
     source = ast.parse(inspect.getsource(tr.train))
     assert "searches" not in {n.id for n in ast.walk(source) if isinstance(n, ast.Name)}
 
