@@ -64,7 +64,8 @@ class IPPOConfig(PPOConfig):
 
     Attributes:
         pretrained: folder of a run of ippo with shared parameters, whose networks training starts
-            from; empty to start from scratch.
+            from, or of dagger, whose policy it does, with a fresh critic; empty to start from
+            scratch.
     """
 
     pretrained: str = ""
@@ -84,7 +85,7 @@ class IPPO(PPOTrainer):
     config_class: ClassVar[type[PPOConfig]] = IPPOConfig
 
     def __init__(
-        self, env: Environment, config: PPOConfig, start: tuple[PyTree, PyTree] | None = None
+        self, env: Environment, config: PPOConfig, start: tuple[PyTree, PyTree | None] | None = None
     ) -> None:
         """Set up networks and optimisers.
 
@@ -92,7 +93,7 @@ class IPPO(PPOTrainer):
             env: functional environment (it is wrapped in `AutoReset`).
             config: settings.
             start: parameters of an actor and a critic without an axis of agents, which every agent
-                starts from; drawn at random if None.
+                starts from; drawn at random if None, the critic's alone if that is None.
         """
         super().__init__(env, config)
         self.start = start
@@ -112,10 +113,12 @@ class IPPO(PPOTrainer):
         if self.start is None:
             return state
         # Standardisation is part of the networks to start from, so it comes from their run, too.
-        actor, critic = jax.tree.map(
-            lambda new, old: jnp.broadcast_to(jnp.asarray(old), new.shape),
-            (state.actor, state.critic),
-            self.start,
+        fresh = (state.actor, state.critic)
+        actor, critic = (
+            new
+            if old is None
+            else jax.tree.map(lambda x, y: jnp.broadcast_to(jnp.asarray(y), x.shape), new, old)
+            for new, old in zip(fresh, self.start, strict=True)
         )
         return replace(
             state,

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -288,7 +289,7 @@ def _saving(session: Session, config: dict[str, Any]) -> Saving:
 def _pretrained(config: dict[str, Any], env: EcnEnv) -> tuple[PyTree, PyTree] | None:
     """Networks that ippo's training starts from; None for fresh ones."""
     source = config["settings"].get("pretrained", "") if config["algorithm"] == "ippo" else ""
-    return shared_networks(source, env) if source else None
+    return shared_networks(source, env, config["settings"]) if source else None
 
 
 def _train(folder: Path, config: dict[str, Any], session: Session, resume: bool) -> TrainResult:
@@ -348,25 +349,48 @@ def trainer_of(config: dict[str, Any], start: tuple[PyTree, PyTree] | None = Non
     return ALGORITHMS[config["algorithm"]](trained_in(config["scenario"]), settings, **optional)
 
 
-def shared_networks(run: str | Path, env: EcnEnv) -> tuple[PyTree, PyTree]:
-    """Actor and critic of a run of ippo, to be installed on every port of another network.
+def shared_networks(
+    run: str | Path, env: EcnEnv, settings: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[PyTree, PyTree | None]:
+    """Networks of a run of ippo or dagger, to be installed on every port of another network.
 
     Args:
         run: folder of the run; of several seeds the first is taken.
         env: environment in which their training continues.
+        settings: those of the training that continues; its networks are to have the same form.
+
+    Returns:
+        Actor and critic; a run of dagger has no critic.
 
     Raises:
-        ValueError: not such a run, parameters that are not shared, or observations or actions that
-            do not fit.
+        ValueError: not such a run, parameters that are not shared, or networks, observations or
+            actions that do not fit.
     """
     config = read_config(run)
-    if config["algorithm"] != "ippo" or not config["settings"]["shared"]:
-        raise bad_value("pretrained", str(run), "a run of ippo whose agents share parameters")
+    if config["algorithm"] not in STARTS or not config["settings"].get("shared", True):
+        allowed = "a run of ippo whose agents share parameters, or of dagger"
+        raise bad_value("pretrained", str(run), allowed)
     trained = make(config["scenario"], **config["options"])
     if (env.obs_dim, env.action) != (trained.obs_dim, trained.action):
         raise bad_value("pretrained", str(run), f"a run whose agents see and do as in {env.name}")
+    form, own = _form(config["settings"]), _form(settings)
+    for name, value in form.items():
+        if own.get(name, value) != value:
+            raise bad_value(name, own[name], f"{value}, as {run} has it (pretrained)")
     state = run_state(run)
-    return state.actor, state.critic
+    return state.actor, getattr(state, "critic", None)
+
+
+STARTS = ("ippo", "dagger")
+"""Trainers whose policies ippo can start from."""
+
+
+def _form(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a policy's network looks like, as far as settings say so."""
+    form = {name: settings[name] for name in ("hidden", "memory") if name in settings}
+    if "hidden" in form:
+        form["hidden"] = list(form["hidden"])
+    return form | ({"memory": 0} if "hidden" in form and "memory" not in form else {})
 
 
 def run_state(run: str | Path, learner: int = 0, which: str = "best") -> PyTree:

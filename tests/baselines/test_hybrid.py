@@ -10,6 +10,8 @@ from ecn_marl.baselines.runs import run_controller, shared_networks, train_run
 from ecn_marl.envs.registry import make, register
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim import Incast, star
+from ecn_marl.sim.traffic.collectives import ring_all_reduce
+from ecn_marl.sim.traffic.graphs import Graph
 
 pytestmark = pytest.mark.slow
 
@@ -74,3 +76,35 @@ def test_a_run_does_not_need_the_model_it_came_from(runs, tmp_path):
         assert callable(run_controller(online, env))
     finally:
         moved.rename(offline)
+
+
+def job() -> Scenario:
+    """A ring of three hosts, whose steps are the phases."""
+    ring = Graph(ring_all_reduce([0, 1, 2], 60_000), pause_us=50.0, start_us=20.0)
+    return Scenario(
+        topology=star(3),
+        traffic=(ring,),
+        slots=8,
+        max_steps=4,
+        interval_us=40.0,
+        bins=0,
+        phased_by=0,
+    )
+
+
+def test_ippo_goes_on_from_a_policy_that_imitates(tmp_path):
+    """The policy is taken over, the critic is fresh; another width of the layers is named."""
+    register("hybrid-job-v0", job)
+    template = ((5.0, 20.0, 1.0), (10.0, 40.0, 1.0))
+    options = {"actions": "discrete", "action_options": {"template": template}}
+    taught = {"envs": 2, "rollout": 2, "batch": 4, "gradient_steps": 1, "hidden": (4,)}
+    common = {"steps": 4, "options": options, "eval_every": 0}
+    first = train_run("dagger", "hybrid-job-v0", settings=taught, out=tmp_path / "first", **common)
+    settings = SMALL | {"pretrained": str(tmp_path / "first"), "actor_lr": 1e-9}
+    then = train_run("ippo", "hybrid-job-v0", settings=settings, out=tmp_path / "then", **common)
+    pairs = zip(jax.tree.leaves(first.state.actor), jax.tree.leaves(then.state.actor), strict=True)
+    for before, after in pairs:
+        np.testing.assert_allclose(before, after, atol=1e-6)
+    wide = settings | {"hidden": (8,)}
+    with pytest.raises(ValueError, match=r"hidden = .*\[8\].*\[4\], as .*first has it"):
+        train_run("ippo", "hybrid-job-v0", settings=wide, out=tmp_path / "wide", **common)
