@@ -3,6 +3,7 @@
     python docs/sealed.py runs/bench                # rows of its scenarios
     python docs/sealed.py runs/first runs/second    # policies of several runs in one row
     python docs/sealed.py --new runs/bench          # rows in place of those of an older set
+    python docs/sealed.py --file results/x.json runs/bench    # of another set, beside them
 
 A folder is the `--out` of `ecn-marl bench … --sealed`. With `--backend packets` there, rows have
 what packets say, too. A row that the file has for a scenario gets further policies if they were
@@ -214,11 +215,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Rows of results/sealed.json.")
     parser.add_argument("folders", nargs="+", type=Path, help="runs of `bench --sealed`")
     parser.add_argument("--new", action="store_true", help="replace rows of their scenarios")
+    parser.add_argument("--file", type=Path, default=FILE, help="of the rows; made if it is new")
     args = parser.parse_args(argv)
-    stored = json.loads(FILE.read_text())
+    stored = json.loads(args.file.read_text()) if args.file.is_file() else {"scenarios": []}
     for folder in args.folders:
         stored["scenarios"] = merged(stored["scenarios"], folder, args.new)
-    write_all({FILE: output(json.dumps(stored) + "\n")})
+    write_all({args.file: output(json.dumps(stored) + "\n")})
     return 0
 
 

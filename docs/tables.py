@@ -74,6 +74,7 @@ TABLES: dict[str, Callable[[], str]] = {
         learners.learners_sealed,
         learners.learners_packets,
         learners.learners_of_jobs,
+        learners.learners_imitating,
         learners.generalists,
         learners.arms_of_learners,
         learners.ablations,

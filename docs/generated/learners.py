@@ -113,6 +113,11 @@ def learners_of_jobs() -> str:
     return _beside_the_rule(_sealed(jobs=True))
 
 
+def learners_imitating() -> str:
+    """`dagger` on sealed episodes of scenarios whose other learners were scored on older ones."""
+    return _beside_the_rule(_read("dagger.json")["scenarios"])
+
+
 def _sealed(jobs: bool = False) -> list[dict[str, Any]]:
     """Rows of the sealed results, in the order of the recipes.
 
@@ -121,7 +126,8 @@ def _sealed(jobs: bool = False) -> list[dict[str, Any]]:
     """
     found: list[dict[str, Any]] = _read("sealed.json")["scenarios"]
     rows = [row for row in found if jobs == _has_own_parts(row)]
-    return sorted(rows, key=lambda row: list(STEPS).index(row["scenario"]))
+    order = [*STEPS, *(row["scenario"] for row in rows)]
+    return sorted(rows, key=lambda row: order.index(row["scenario"]))
 
 
 def _has_own_parts(row: Mapping[str, Any]) -> bool:
