@@ -126,12 +126,12 @@ class Dagger(Trainer):
                 `teacher` does not name one of it for each phase.
         """
         super().__init__(env, config)
-        self.head = ql.discrete_head(env.action)
-        if not self.head.scalar:
-            raise bad_value("actions", env.action.name, "discrete: the teacher's are a list")
         phases = tuple(getattr(env, "phase_names", ()))
         if len(phases) < 2:
             raise bad_value("scenario", getattr(env, "name", env), "one with phases, to be told")
+        self.head = ql.discrete_head(env.action)
+        if not self.head.scalar:
+            raise bad_value("actions", env.action.name, "discrete: the teacher's are a list")
         choices = self.head.outputs
         self.teacher = config.teacher or tuple(range(choices))
         if len(self.teacher) != len(phases) or max(self.teacher) >= choices:

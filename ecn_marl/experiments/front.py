@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from ecn_marl._errors import unknown_name
 from ecn_marl._garbage import seldom_collected
 from ecn_marl.baselines.algorithms import ALGORITHMS, RATE_ALGORITHMS
 from ecn_marl.baselines.runs import Session
-from ecn_marl.baselines.search import Effort
+from ecn_marl.baselines.search import Effort, Progress
 from ecn_marl.baselines.training.checkpoint import RUN, read_config
 from ecn_marl.baselines.training.logs import read_rows
 from ecn_marl.envs.registry import FLUID, check_name
@@ -25,6 +25,7 @@ from ecn_marl.experiments.jobs import Job, new_job, not_none
 from ecn_marl.experiments.publish import TABLE, publish
 from ecn_marl.experiments.recipes import trainer_of
 from ecn_marl.experiments.records import Record
+from ecn_marl.experiments.taught import SEARCH, is_taught
 from ecn_marl.render.bars import notebook_progress
 
 if TYPE_CHECKING:
@@ -131,21 +132,19 @@ def train(
                 progress=lambda row, total: move(row["update"] / total, ""),
             )
         return Run(folder)
-    job = _job(
-        algorithm,
-        settings,
-        env or {},
-        not_none(
-            scenario=scenario,
-            steps=steps,
-            seeds=seeds,
-            seed=seed,
-            eval_every=eval_every,
-            eval_episodes=eval_episodes,
-            allow_flagged=allow_flagged or None,
-            randomise=None if randomise is None else {n: list(x) for n, x in randomise.items()},
-        ),
+    fields = not_none(
+        scenario=scenario,
+        steps=steps,
+        seeds=seeds,
+        seed=seed,
+        eval_every=eval_every,
+        eval_episodes=eval_episodes,
+        allow_flagged=allow_flagged or None,
+        randomise=None if randomise is None else {n: list(x) for n, x in randomise.items()},
     )
+    taught = is_taught(algorithm)
+    with notebook_progress("search oracle", SEARCH, None) if taught else nullcontext() as move:
+        job = _job(algorithm, settings, env or {}, fields, move)
     folder = Path(out or Path("runs") / f"{algorithm}-{job.scenario}-seed{job.seed}")
     with notebook_progress(f"train {algorithm}", job.total_steps, show) as move:
         wf.train(job, folder, overwrite, move, Session())
@@ -154,7 +153,11 @@ def train(
 
 
 def _job(
-    algorithm: str, settings: Mapping[str, Any], env: Mapping[str, Any], job: dict[str, Any]
+    algorithm: str,
+    settings: Mapping[str, Any],
+    env: Mapping[str, Any],
+    job: dict[str, Any],
+    progress: Progress | None = None,
 ) -> Job:
     """A job from typed settings, which must be the learner's."""
     trainer = trainer_of(algorithm)
@@ -164,7 +167,7 @@ def _job(
             if name not in known:
                 kind = f"setting of {algorithm} (options of the environment go into env={{…}})"
                 raise unknown_name(kind, name, known)
-    return new_job(algorithm, job, dict(env), [], {"settings": dict(settings)})
+    return new_job(algorithm, job, dict(env), [], {"settings": dict(settings)}, progress)
 
 
 def _text(value: object) -> str:

@@ -18,6 +18,7 @@ from ecn_marl.baselines.algorithms import (
     as_tuples,
     check_agents,
 )
+from ecn_marl.baselines.search import Progress
 from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import OPTIONS, in_view, lookup, make
@@ -176,6 +177,7 @@ def new_job(
     view: dict[str, Any],
     settings: list[str],
     base: Mapping[str, Any] = MappingProxyType({}),
+    progress: Progress | None = None,
 ) -> Job:
     """A job from a user's options, a job file, the scenario's recipe and defaults, in this order.
 
@@ -186,6 +188,8 @@ def new_job(
         settings: settings of the trainer, `name=value`.
         base: the contents of a job file, see `job_files.read_job`; the other arguments
             override it.
+        progress: of the search for the oracle that teaches the learner, if one does, and none
+            ships: `progress(episodes run, task)`.
 
     Raises:
         ValueError: unknown algorithm or setting, or a value of another type.
@@ -212,7 +216,7 @@ def new_job(
     by_recipe |= learner not in ALGORITHMS
     base_recipe = recipe(scenario, learner) if by_recipe else Recipe(algorithm)
     if "action_options" not in view:
-        base_recipe = with_oracle(base_recipe, scenario, view)
+        base_recipe = with_oracle(base_recipe, scenario, view, progress=progress)
     steps = steps_of(scenario, learner) if by_recipe else DEFAULT_STEPS
     # What belongs to the recipe's reward or features does not belong to those that the user names.
     replaced = ("credit", "reward_options") if "reward" in view else ()

@@ -12,7 +12,15 @@ from ecn_marl.baselines.oracle import ORACLE
 from ecn_marl.baselines.search import Effort, Progress
 from ecn_marl.envs.registry import make
 from ecn_marl.experiments import searches
-from ecn_marl.experiments.recipes import Recipe
+from ecn_marl.experiments.recipes import LEARNERS, Recipe
+
+SEARCH = 200 * Effort().episodes
+"""Episodes of a search, about, for the length of bars."""
+
+
+def is_taught(learner: str | None) -> bool:
+    """Whether a reference policy teaches a learner."""
+    return learner in LEARNERS and LEARNERS[learner].taught
 
 
 def with_oracle(
