@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ring_job import TWO, ring_job
 from toy import ToyEnv, ToyParams
 
 from ecn_marl.baselines.dagger import Dagger, DaggerConfig
 from ecn_marl.baselines.training.loop import initial_state, train
 from ecn_marl.envs import privileged
-from ecn_marl.envs.registry import make
+from ecn_marl.envs.registry import make, register, scenarios
 from ecn_marl.experiments.jobs import new_job
 
 PARAMS = ToyParams(max_steps=10)
@@ -70,14 +71,15 @@ def test_the_teacher_acts_alone_in_the_first_update() -> None:
 
 
 def test_ports_are_told_the_phase_of_the_next_interval() -> None:
-    """On the flagship: the teacher's answers are the phases that critics are told."""
-    options = {"actions": "discrete", "action_options": {"template": ((160, 640, 1), (2.5, 5, 1))}}
-    env = make("storage-train-v0", **options)
+    """In a job's steps: the teacher's answers are the phases that critics are told."""
+    if "ring-job-v0" not in scenarios():
+        register("ring-job-v0", ring_job)
+    env = make("ring-job-v0", **TWO)
     trainer, params = Dagger(env, DaggerConfig()), env.default_params
     step = jax.jit(env.step)
     _, state = env.reset(jax.random.key(0), params)
     phases = []
-    for key in jax.random.split(jax.random.key(1), 80):
+    for key in jax.random.split(jax.random.key(1), 12):
         told = np.asarray(privileged.privileged(env, state, params))[:, :2].argmax(-1)
         np.testing.assert_array_equal(trainer.right(state, params), told)
         phases.append(told[0])

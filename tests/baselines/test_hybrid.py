@@ -5,13 +5,12 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
+from ring_job import TWO, ring_job
 
 from ecn_marl.baselines.runs import run_controller, shared_networks, train_run
 from ecn_marl.envs.registry import make, register
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim import Incast, star
-from ecn_marl.sim.traffic.collectives import ring_all_reduce
-from ecn_marl.sim.traffic.graphs import Graph
 
 pytestmark = pytest.mark.slow
 
@@ -78,27 +77,11 @@ def test_a_run_does_not_need_the_model_it_came_from(runs, tmp_path):
         moved.rename(offline)
 
 
-def job() -> Scenario:
-    """A ring of three hosts, whose steps are the phases."""
-    ring = Graph(ring_all_reduce([0, 1, 2], 60_000), pause_us=50.0, start_us=20.0)
-    return Scenario(
-        topology=star(3),
-        traffic=(ring,),
-        slots=8,
-        max_steps=4,
-        interval_us=40.0,
-        bins=0,
-        phased_by=0,
-    )
-
-
 def test_ippo_goes_on_from_a_policy_that_imitates(tmp_path):
     """The policy is taken over, the critic is fresh; another width of the layers is named."""
-    register("hybrid-job-v0", job)
-    template = ((5.0, 20.0, 1.0), (10.0, 40.0, 1.0))
-    options = {"actions": "discrete", "action_options": {"template": template}}
+    register("hybrid-job-v0", ring_job)
     taught = {"envs": 2, "rollout": 2, "batch": 4, "gradient_steps": 1, "hidden": (4,)}
-    common = {"steps": 4, "options": options, "eval_every": 0}
+    common = {"steps": 4, "options": TWO, "eval_every": 0}
     first = train_run("dagger", "hybrid-job-v0", settings=taught, out=tmp_path / "first", **common)
     settings = SMALL | {"pretrained": str(tmp_path / "first"), "actor_lr": 1e-9}
     then = train_run("ippo", "hybrid-job-v0", settings=settings, out=tmp_path / "then", **common)
