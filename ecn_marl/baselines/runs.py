@@ -373,10 +373,9 @@ def shared_networks(
     trained = make(config["scenario"], **config["options"])
     if (env.obs_dim, env.action) != (trained.obs_dim, trained.action):
         raise bad_value("pretrained", str(run), f"a run whose agents see and do as in {env.name}")
-    form, own = _form(config["settings"]), _form(settings)
-    for name, value in form.items():
-        if own.get(name, value) != value:
-            raise bad_value(name, own[name], f"{value}, as {run} has it (pretrained)")
+    own, other = _form(settings), _form(config["settings"])
+    for name in (x for x in other if settings and own[x] != other[x]):
+        raise bad_value(name, settings.get(name), f"{other[name]}, as {run} has it (pretrained)")
     state = run_state(run)
     return state.actor, getattr(state, "critic", None)
 
@@ -386,11 +385,12 @@ STARTS = ("ippo", "dagger")
 
 
 def _form(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a policy's network looks like, as far as settings say so."""
-    form = {name: settings[name] for name in ("hidden", "memory") if name in settings}
-    if "hidden" in form:
-        form["hidden"] = list(form["hidden"])
-    return form | ({"memory": 0} if "hidden" in form and "memory" not in form else {})
+    """The form of a policy's network, by the settings that make it."""
+    return {
+        "hidden": list(settings.get("hidden", ())),
+        "memory": settings.get("memory", 0),
+        "standardise": "above 0" if settings.get("standardise") else 0,
+    }
 
 
 def run_state(run: str | Path, learner: int = 0, which: str = "best") -> PyTree:

@@ -232,7 +232,7 @@ def train(
     from ecn_marl.cli import rate
     from ecn_marl.experiments import jobs as jb
     from ecn_marl.experiments import workflow as wf
-    from ecn_marl.experiments.taught import SEARCH, is_taught
+    from ecn_marl.experiments.taught import is_taught, search_length
     from ecn_marl.parallelism import ends_with_others
 
     if out is not None:
@@ -283,7 +283,7 @@ def train(
         job, folder = jb.resumed_job(resume, job_fields, setting or []), resume
     else:
         silent = not is_taught(algorithm) or not main_process
-        with progress("search oracle", "episodes", SEARCH, quiet=silent) as show:
+        with progress("search oracle", "episodes", search_length(), quiet=silent) as show:
             job = jb.new_job(algorithm, job_fields, view, setting or [], base, show)
         folder = out or Path("runs") / f"{algorithm}-{job.scenario}-seed{job.seed}"
     if show_config:

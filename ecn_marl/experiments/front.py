@@ -25,7 +25,7 @@ from ecn_marl.experiments.jobs import Job, new_job, not_none
 from ecn_marl.experiments.publish import TABLE, publish
 from ecn_marl.experiments.recipes import trainer_of
 from ecn_marl.experiments.records import Record
-from ecn_marl.experiments.taught import SEARCH, is_taught
+from ecn_marl.experiments.taught import is_taught, search_length
 from ecn_marl.render.bars import notebook_progress
 
 if TYPE_CHECKING:
@@ -142,8 +142,8 @@ def train(
         allow_flagged=allow_flagged or None,
         randomise=None if randomise is None else {n: list(x) for n, x in randomise.items()},
     )
-    taught = is_taught(algorithm)
-    with notebook_progress("search oracle", SEARCH, None) if taught else nullcontext() as move:
+    bar = notebook_progress("search oracle", search_length(), None)
+    with bar if is_taught(algorithm) else nullcontext() as move:
         job = _job(algorithm, settings, env or {}, fields, move)
     folder = Path(out or Path("runs") / f"{algorithm}-{job.scenario}-seed{job.seed}")
     with notebook_progress(f"train {algorithm}", job.total_steps, show) as move:

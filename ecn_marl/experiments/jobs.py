@@ -24,13 +24,7 @@ from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import OPTIONS, in_view, lookup, make
 from ecn_marl.envs.rewards import reward_function
 from ecn_marl.envs.scenario import Scenario
-from ecn_marl.experiments.recipes import (
-    Recipe,
-    learners,
-    recipe,
-    steps_of,
-    trainer_of,
-)
+from ecn_marl.experiments.recipes import Recipe, learners, recipe, steps_of, trainer_of
 from ecn_marl.experiments.taught import with_oracle
 from ecn_marl.wrappers.randomised import ranges_of
 

@@ -14,8 +14,10 @@ from ecn_marl.envs.registry import make
 from ecn_marl.experiments import searches
 from ecn_marl.experiments.recipes import LEARNERS, Recipe
 
-SEARCH = 200 * Effort().episodes
-"""Episodes of a search, about, for the length of bars."""
+
+def search_length(effort: Effort | None = None) -> int:
+    """Episodes of a search, about: for bars only, as its length is not known."""
+    return 200 * (effort or Effort()).episodes
 
 
 def is_taught(learner: str | None) -> bool:

@@ -27,12 +27,11 @@ from ecn_marl.experiments.json_files import json_types
 from ecn_marl.experiments.plan import Comparison, Site
 from ecn_marl.experiments.recipes import Recipe
 from ecn_marl.experiments.sources import code
-from ecn_marl.experiments.taught import with_oracle
+from ecn_marl.experiments.taught import search_length, with_oracle
 from ecn_marl.experiments.workflow import Show
 
 Curves = list[tuple[np.ndarray, np.ndarray]]
 """Steps and J of each seed's learning curve."""
-
 
 Job = tuple[Site, str]
 """Where a learner is trained, and its name."""
@@ -61,9 +60,8 @@ def find_teachers(plan: Comparison, jobs: Sequence[Job], show: Callable[[str], S
 
 
 def search_progress(show: Show, effort: Effort) -> Progress:
-    """Progress of a search as a share of its length, which is not known: for bars only."""
-    expected = 200 * effort.episodes
-    return lambda done, note: show(done / expected, note)
+    """Progress of a search, as a share of its length."""
+    return lambda done, note: show(done / search_length(effort), note)
 
 
 def training_of(plan: Comparison, site: Site, name: str) -> dict[str, Any]:

@@ -43,13 +43,7 @@ from ecn_marl.baselines.training.spaces import Choice, LogUniform, Space
 from ecn_marl.envs.registry import lookup, make
 from ecn_marl.experiments.executors import executor, once_free
 from ecn_marl.experiments.json_files import json_types, output, save_json
-from ecn_marl.experiments.recipes import (
-    LEARNERS,
-    Recipe,
-    Tuning,
-    recipe,
-    with_settings,
-)
+from ecn_marl.experiments.recipes import LEARNERS, Recipe, Tuning, recipe, with_settings
 from ecn_marl.experiments.sources import code, own_sources
 from ecn_marl.experiments.taught import with_oracle
 

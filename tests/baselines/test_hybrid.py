@@ -88,6 +88,11 @@ def test_ippo_goes_on_from_a_policy_that_imitates(tmp_path):
     pairs = zip(jax.tree.leaves(first.state.actor), jax.tree.leaves(then.state.actor), strict=True)
     for before, after in pairs:
         np.testing.assert_allclose(before, after, atol=1e-6)
-    wide = settings | {"hidden": (8,)}
-    with pytest.raises(ValueError, match=r"hidden = .*\[8\].*\[4\], as .*first has it"):
-        train_run("ippo", "hybrid-job-v0", settings=wide, out=tmp_path / "wide", **common)
+    for change, message in (
+        ({"hidden": (8,)}, r"hidden = .*8.* expected \[4\], as .*first has it"),
+        ({"standardise": 4}, r"standardise = 4 .* expected 0, as .*first has it"),
+        ({"memory": 4}, r"memory = 4 .* expected 0, as .*first has it"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            out = tmp_path / "other"
+            train_run("ippo", "hybrid-job-v0", settings=settings | change, out=out, **common)
