@@ -16,6 +16,7 @@ from ecn_marl.experiments import jobs, searches
 from ecn_marl.experiments import policies as po
 from ecn_marl.experiments import recipes as rc
 from ecn_marl.experiments import workflow as wf
+from ecn_marl.experiments.taught import with_oracle
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ def test_training_in_a_benchmark_scenario_starts_from_its_recipe():
 def test_learners_of_the_benchmark_are_trained_by_their_names():
     for name in rc.LEARNERS:
         job = jobs.new_job(name, {}, {}, [])
-        recipe = rc.recipe(jobs.DEFAULT_SCENARIO, name)
+        recipe = with_oracle(rc.recipe(jobs.DEFAULT_SCENARIO, name), jobs.DEFAULT_SCENARIO, {})
         assert job.algorithm == recipe.algorithm
         assert job.options.items() >= recipe.options.items(), name
         assert job.settings.items() >= recipe.settings.items(), name
@@ -138,6 +139,7 @@ def test_learners_of_the_benchmark_are_trained_by_their_names():
 def test_searches_that_ship_are_used(tmp_path, monkeypatch):
     """A search in the package's folder is used for its own options only."""
     monkeypatch.setattr(searches, "REFERENCES", tmp_path)
+    monkeypatch.setattr(searches, "_SEARCHES", {})  # those of other tests
     facts = searches.search_request("restore-serve-v0", {}, Effort()) | {"code": "of a release"}
     table = [{"settings": [[2.5, 5.0, 1.0]], "objective": 8.0, "episodes": 64}]
     shipped = {"name": "static:best", "settings": [[[2.5, 5.0, 1.0]]], "objective": 8.0}
