@@ -21,7 +21,7 @@ from jaxtyping import Array, PyTree
 
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.sim.core import stats
-from ecn_marl.sim.core.slots import look_up, segment_sum
+from ecn_marl.sim.core.slots import look_up_one, segment_sum
 from ecn_marl.sim.core.tick import prepare
 from ecn_marl.speed.machine import tree_bytes
 from ecn_marl.speed.programs import compiled_steps
@@ -100,6 +100,9 @@ def _scatter(index: Array, x: Array) -> Array:
 
 
 def _gather(index: Array, x: Array) -> Array:
+    def look_up(table: Array, index: Array) -> Array:
+        return look_up_one(table, index)
+
     # With fewer slots than SEGMENTS the table is shorter than the index assumes.
     return jax.vmap(look_up)(x[:, :SEGMENTS], index % x.shape[1])
 

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as npst
 from roundoff import U
 
 from ecn_marl.sim.core.lifecycle import empty_flows
-from ecn_marl.sim.core.slots import in_use, kept, look_up, look_up_fields, segment_sum
+from ecn_marl.sim.core.slots import in_use, kept, look_up, look_up_fields, look_up_one, segment_sum
 
 
 def floats(low, high, size):
@@ -40,7 +40,7 @@ def test_segment_sum_leaves_out_the_last(values, index):
 
 @given(floats(-1e9, 1e9, 5), npst.arrays(np.int32, (2, 9), elements=st.integers(0, 4)))
 def test_look_up_of_one_column(table, index):
-    look_up_column = jax.jit(look_up)
+    look_up_column = jax.jit(look_up_one)
     np.testing.assert_array_equal(look_up_column(f32(table), jnp.asarray(index)), table[index])
     flags = look_up_column(jnp.asarray(table > 0), jnp.asarray(index))
     assert flags.dtype == bool

@@ -18,7 +18,7 @@ from ecn_marl._types import Leaf
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.core import lifecycle as life
 from ecn_marl.sim.core import ways
-from ecn_marl.sim.core.slots import in_use, look_up, segment_sum
+from ecn_marl.sim.core.slots import in_use, look_up_one, segment_sum
 from ecn_marl.sim.state import Flows, NetParams, SimParams, SimState
 from ecn_marl.sim.traffic.sizes import (
     CHUNK,
@@ -139,7 +139,7 @@ def accrued(
     lows = jnp.array(np.repeat(bounds[:-1], w), jnp.int32)[:, None]
     sizes = jnp.array(np.repeat(np.diff(bounds), w), jnp.int32)[:, None]
     number = jnp.where(before.hop < sizes, lows + before.hop, bounds[-1])
-    hop_time = look_up(table, number)
+    hop_time = look_up_one(table, number)
     parts = ways.shares(before.hop, w, cfg.load_balancing, cfg.queues_last)
     if parts is not None:
         hop_time = hop_time * jnp.tile(parts, (len(bounds) - 1, 1))

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ecn_marl.sim.core import lifecycle as life
 from ecn_marl.sim.core.sharing import Begins, Paced, Sharing, take_turns, water_level
-from ecn_marl.sim.core.slots import busy, in_use, look_up, segment_sum
+from ecn_marl.sim.core.slots import busy, in_use, look_up, look_up_one, segment_sum
 from ecn_marl.sim.state import Flows
 from ecn_marl.sim.traffic.sizes import CHUNK
 
@@ -120,7 +120,7 @@ def send(
     else:
         sharing = water_level(demand, flows.src, nic.capacity, level, begins)
     level, demand = sharing.level, sharing.demand
-    share = look_up(level, flows.src) * part
+    share = look_up_one(level, flows.src) * part
     give = jnp.minimum(demand, share) * dt
     finished = active & (flows.rest_high == 0) & (flows.rest_low - give < LAST_BYTE)
     give = jnp.where(finished, flows.rest_low, give)

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ecn_marl.sim.config import SimConfig
 from ecn_marl.sim.core import lifecycle as life
 from ecn_marl.sim.core import ways
-from ecn_marl.sim.core.slots import in_use, look_up, segment_sum
+from ecn_marl.sim.core.slots import in_use, look_up_one, segment_sum
 from ecn_marl.sim.state import Flows, NetParams, SimState
 
 
@@ -56,7 +56,7 @@ def stops(cfg: SimConfig, state: SimState, queues: Int[Array, "rows flows"]) -> 
     kind = flows.kind if c > 1 else 0
     return Stops(
         open=~shut,
-        nic=look_up(state.paused[: n_hosts * c], flows.src * c + kind),
+        nic=look_up_one(state.paused[: n_hosts * c], flows.src * c + kind),
         stalled=(queue_shut & (flows.backlog > 0)).any(0),
         accept=~jnp.append(state.full, False)[links] | (flows.stage == life.DONE),
     )

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ecn_marl._checks import FRACTION, NOT_NEGATIVE, POSITIVE, Real, check_value
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.sim.core.slots import look_up, look_up_fields, segment_sum
+from ecn_marl.sim.core.slots import look_up_fields, look_up_one, segment_sum
 from ecn_marl.sim.core.ways import MAX_MARK
 from ecn_marl.sim.state import NetParams
 from ecn_marl.sim.units import GBPS, KB
@@ -458,7 +458,7 @@ def tail_drop(
     # The floor is large enough for derivatives in float32.
     keep = jnp.clip(room / jnp.maximum(arriving, 1e-3), 0.0, 1.0)
     table = jnp.append(keep, 1.0)
-    return look_up(table, hop)
+    return look_up_one(table, hop)
 
 
 def checked_thresholds(

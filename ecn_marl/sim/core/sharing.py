@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ecn_marl.sim.core.slots import in_use, look_up, segment_sum
+from ecn_marl.sim.core.slots import in_use, look_up, look_up_one, segment_sum
 
 
 class Begins(NamedTuple):
@@ -107,7 +107,7 @@ def water_level(
     # At a level far too high, flows below it may demand more than the capacity: restart at 0.
     level = jnp.where(at.satisfied <= capacity, full, 0.0)
     level = jnp.where(at.n_limited > 0, _step(capacity, at.satisfied, at.n_limited), level)
-    share = look_up(level, src)
+    share = look_up_one(level, src)
     at = _at(demand, share * weight, weight, src, n)
     level = jnp.where(at.n_limited > 0, _step(capacity, at.satisfied, at.n_limited), full)
     level = jnp.where((at.n_limited > 0) | (at.satisfied <= capacity), level, 0.0)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from ecn_marl.lanes import busy
 from ecn_marl.sim.state import Flows
 
-__all__ = ["busy", "in_use", "kept", "look_up", "look_up_fields", "segment_sum"]
+__all__ = ["busy", "in_use", "kept", "look_up", "look_up_fields", "look_up_one", "segment_sum"]
 
 T = TypeVar("T", bound=Any)
 
@@ -74,19 +74,21 @@ def segment_sum(
 
 
 def look_up(
-    table: Shaped[Array, "rows *columns"], index: Int[Array, "*n"]
-) -> Shaped[Array, "*n *columns"]:
+    table: Shaped[Array, "rows columns"], index: Int[Array, "*n"]
+) -> Shaped[Array, "*n columns"]:
     """Rows of a small table, computed once.
 
     Why: XLA fuses the computation of a table into the gather that reads it, and so computes an
-    entry again for every reader, thousands of times for a table of a few ports. It does not fuse
-    across a barrier.
+    entry again for every reader, thousands of times for a table of a few ports; a product with the
+    identity is exact for finite entries, and no backend fuses across it.
 
     Args:
-        table: numbers.
+        table: finite numbers; at least two columns (XLA turns a product with a 1 x 1 matrix into a
+            fusible multiplication).
         index: rows wanted, in bounds.
     """
-    return jax.lax.optimization_barrier(table).at[index].get(mode="promise_in_bounds")
+    rows = table @ jnp.eye(table.shape[1], dtype=table.dtype)
+    return rows.at[index].get(mode="promise_in_bounds")
 
 
 def look_up_fields(table: T, index: Int[Array, "*n"], beyond: Mapping[str, float]) -> T:
@@ -95,7 +97,7 @@ def look_up_fields(table: T, index: Int[Array, "*n"], beyond: Mapping[str, float
     Why: one gather of whole rows is cheaper than one for each column.
 
     Args:
-        table: numbers, `[n]` each; None for absent columns.
+        table: finite numbers, `[n]` each; None for absent columns.
         index: rows wanted, up to `n`.
         beyond: numbers of row `n`, 0 for names without one.
 
@@ -107,3 +109,18 @@ def look_up_fields(table: T, index: Int[Array, "*n"], beyond: Mapping[str, float
     last = jnp.array([[beyond.get(name, 0.0) for name in names]], columns.dtype)
     rows = look_up(jnp.concatenate([columns, last]), index)
     return table._replace(**{name: rows[..., i] for i, name in enumerate(names)})
+
+
+def look_up_one(table: Shaped[Array, " rows"], index: Int[Array, "*n"]) -> Shaped[Array, "*n"]:
+    """Entries of a small table of one column, computed once.
+
+    Why: `look_up` needs two columns, so the only one is there twice.
+
+    Args:
+        table: finite numbers, or flags.
+        index: entries wanted, in bounds.
+    """
+    pair = jnp.stack([table, table], -1)
+    if pair.dtype == bool:
+        return look_up(pair.astype(jnp.result_type(float)), index)[..., 0] > 0
+    return look_up(pair, index)[..., 0]

@@ -16,7 +16,7 @@ from ecn_marl.sim.core.failures import links_up
 from ecn_marl.sim.core.hops import Ports, own_queues, per_queue, queue_waits, sites
 from ecn_marl.sim.core.nic import Nic, meet_when_sent
 from ecn_marl.sim.core.queues import Ecn
-from ecn_marl.sim.core.slots import kept, look_up
+from ecn_marl.sim.core.slots import kept, look_up, look_up_one
 from ecn_marl.sim.core.ways import FLOWLET
 from ecn_marl.sim.feedback import cnp
 from ecn_marl.sim.random import Stream, hash_bits, to_unit
@@ -81,7 +81,7 @@ def prepare(
         cfg.dt_us,
     )
     # Rates of links: a paused or failed one sends nothing, whatever is due.
-    rates = look_up(jnp.append(jnp.asarray(net.port_rate), 0.0), queues // c)
+    rates = look_up_one(jnp.append(jnp.asarray(net.port_rate), 0.0), queues // c)
     due = last_byte.drained(flows, due, rates, cfg.dt_us)
     flows = replace(flows, due=due, waiting=waiting)
     if cfg.transport.latched and fb.ACKS not in cfg.transport.needs:
