@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from ecn_marl.lanes import busy
@@ -87,7 +88,8 @@ def look_up(
             fusible multiplication).
         index: rows wanted, in bounds.
     """
-    rows = table @ jnp.eye(table.shape[1], dtype=table.dtype)
+    # Of numpy: as an operation XLA would make it anew in every substep on a GPU, two launches each.
+    rows = table @ np.eye(table.shape[1], dtype=table.dtype)
     return rows.at[index].get(mode="promise_in_bounds")
 
 
