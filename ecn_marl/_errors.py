@@ -38,3 +38,13 @@ def bad_value(field: str, value: object, allowed: str) -> InvalidValue:
         allowed: what is allowed.
     """
     return InvalidValue(field, value, allowed)
+
+
+def error_with_line(error: Exception, file: str) -> str:
+    """An error, and the line of the file that raised it."""
+    position, trace = "", error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == file:
+            position = f", line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {error}{position}"

@@ -18,7 +18,7 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from ecn_marl._errors import bad_value
+from ecn_marl._errors import bad_value, error_with_line
 from ecn_marl._registry import GROUPS, IMPORTING, REGISTRIES, SCRIPT
 from ecn_marl.errors import EcnMarlError, UnknownName
 
@@ -51,7 +51,7 @@ def import_extension(name: str) -> ModuleType:
     except EcnMarlError:  # its message already says what cannot be registered
         raise
     except Exception as error:  # whatever the user's own module may raise
-        raise bad_value(OPTION, name, f"{ALLOWED} ({_error_with_line(error, key)})") from error
+        raise bad_value(OPTION, name, f"{ALLOWED} ({error_with_line(error, key)})") from error
     finally:
         IMPORTING.pop()
     return _DONE[key]
@@ -94,16 +94,6 @@ def _import_file(path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
-
-
-def _error_with_line(error: Exception, file: str) -> str:
-    """An error, and the line of the file that raised it."""
-    position, trace = "", error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == file:
-            position = f", line {trace.tb_lineno}"
-        trace = trace.tb_next
-    return f"{type(error).__name__}: {error}{position}"
 
 
 def needed_imports(*facts: object) -> dict[str, list[str]]:

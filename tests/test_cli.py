@@ -20,7 +20,7 @@ from commands import TINY, failure, run
 from synthetic import evaluation
 
 import ecn_marl
-from ecn_marl.baselines.runs import run_controller
+from ecn_marl.baselines.trained import run_controller
 from ecn_marl.errors import VersionWarning
 from ecn_marl.lanes import settings
 

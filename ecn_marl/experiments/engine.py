@@ -33,9 +33,9 @@ from ecn_marl.baselines.evaluation.merit import greedy_controller, greedy_runner
 from ecn_marl.baselines.evaluation.objective import episode_objective, geometric_means
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.oracle import SEARCHED, labelled
-from ecn_marl.baselines.runs import run_actors
 from ecn_marl.baselines.search import SearchResult
 from ecn_marl.baselines.static import PREFIX
+from ecn_marl.baselines.trained import run_actors
 from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.baselines.training.logs import read_rows
 from ecn_marl.envs.interface import PortEnvironment

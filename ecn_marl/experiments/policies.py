@@ -35,9 +35,9 @@ from ecn_marl.baselines.exported import (
 from ecn_marl.baselines.exporting.files import PRETRAINED
 from ecn_marl.baselines.exporting.policy import Policy
 from ecn_marl.baselines.oracle import NEEDS, RANDOM, RULES, SEARCHED, Random, labelled
-from ecn_marl.baselines.runs import run_controller, run_policy
 from ecn_marl.baselines.search import Effort, SearchResult
 from ecn_marl.baselines.static import PREFIX, Static
+from ecn_marl.baselines.trained import run_controller, run_policy
 from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.envs.actions import STATIC_ECN, parse_ecn
 from ecn_marl.envs.agents import PORT

@@ -37,7 +37,8 @@ from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.evaluation.episodes import evaluate
 from ecn_marl.baselines.evaluation.merit import greedy_controller, greedy_runner
 from ecn_marl.baselines.evaluation.streams import tuning_keys
-from ecn_marl.baselines.runs import Session, resume_run, run_actors, train_run
+from ecn_marl.baselines.runs import Session, resume_run, train_run
+from ecn_marl.baselines.trained import run_actors
 from ecn_marl.baselines.training.loop import TrainingDiverged
 from ecn_marl.baselines.training.spaces import Choice, LogUniform, Space
 from ecn_marl.envs.registry import lookup, make

@@ -21,7 +21,8 @@ from ecn_marl.baselines.exporting.export import export_policy
 from ecn_marl.baselines.exporting.files import read_policy, save_policy
 from ecn_marl.baselines.rl.distributions import head_for
 from ecn_marl.baselines.rl.networks import Mlp, apply_network, init_network
-from ecn_marl.baselines.runs import run_controller, run_policy, train_run
+from ecn_marl.baselines.runs import train_run
+from ecn_marl.baselines.trained import run_controller, run_policy
 from ecn_marl.experiments import policies as po
 from ecn_marl.experiments.engine import _request
 from ecn_marl.experiments.plan import Plan

@@ -16,7 +16,8 @@ from ecn_marl.baselines.ippo import IPPO
 from ecn_marl.baselines.rl.networks import moments
 from ecn_marl.baselines.rl.ppo import Batch
 from ecn_marl.baselines.rl.ppo_config import PPOConfig
-from ecn_marl.baselines.runs import resume_run, run_state, train_run, trainer_of
+from ecn_marl.baselines.runs import resume_run, train_run
+from ecn_marl.baselines.trained import run_state, trainer_of
 from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim import Incast, star

@@ -13,8 +13,9 @@ from toy import ToyEnv, ToyParams
 from ecn_marl.baselines.evaluation.cost import count_costs, decision_us
 from ecn_marl.baselines.evaluation.episodes import evaluate
 from ecn_marl.baselines.haecn import HAECN, HAECNConfig
-from ecn_marl.baselines.runs import run_actors, train_run
+from ecn_marl.baselines.runs import train_run
 from ecn_marl.baselines.static import Static
+from ecn_marl.baselines.trained import run_actors
 from ecn_marl.baselines.training.loop import compiled_update, initial_state, train
 from ecn_marl.envs.registry import make, register
 from ecn_marl.envs.scenario import Scenario

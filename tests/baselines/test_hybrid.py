@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from ring_job import TWO, ring_job
 
-from ecn_marl.baselines.runs import run_controller, shared_networks, train_run
+from ecn_marl.baselines.runs import train_run
+from ecn_marl.baselines.trained import run_controller, shared_networks
 from ecn_marl.envs.registry import make, register
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim import Incast, star

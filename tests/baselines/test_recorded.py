@@ -13,7 +13,7 @@ import pytest
 from commands import TINY, failure, run
 
 from ecn_marl.baselines import runs
-from ecn_marl.baselines.runs import shared_networks
+from ecn_marl.baselines.trained import shared_networks
 from ecn_marl.baselines.training.checkpoint import read_config, write_json
 from ecn_marl.baselines.training.loop import TrainResult
 from ecn_marl.envs.recorded import recorded

@@ -18,7 +18,7 @@ from ecn_marl.baselines import search
 from ecn_marl.baselines.c_acc import CentralACC
 from ecn_marl.baselines.ddqn import DDQNConfig
 from ecn_marl.baselines.evaluation.streams import tuning_keys
-from ecn_marl.baselines.runs import run_actors, run_state, trainer_of
+from ecn_marl.baselines.trained import run_actors, run_state, trainer_of
 from ecn_marl.baselines.training.checkpoint import Checkpoints, read_config
 from ecn_marl.baselines.training.loop import state_shapes
 from ecn_marl.envs.registry import make

@@ -11,7 +11,8 @@ import pytest
 from commands import TINY
 
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
-from ecn_marl.baselines.runs import run_actors, train_run
+from ecn_marl.baselines.runs import train_run
+from ecn_marl.baselines.trained import run_actors
 from ecn_marl.envs.registry import make
 from ecn_marl.experiments.jobs import parse_ranges
 from ecn_marl.wrappers import AutoReset

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, PyTree
 
-from ecn_marl._errors import bad_value
+from ecn_marl._errors import bad_value, error_with_line
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController
 from ecn_marl.baselines.evaluation.merit import Greedy
@@ -34,6 +34,7 @@ from ecn_marl.baselines.rl.distributions import Head, head_for
 from ecn_marl.baselines.rl.networks import Applied
 from ecn_marl.baselines.training.spaces import Choice, LogUniform, Space
 from ecn_marl.envs.interface import Environment, PortEnvironment
+from ecn_marl.errors import EcnMarlError
 from ecn_marl.wrappers import AutoReset
 
 FLOAT_BYTES = 4
@@ -278,18 +279,18 @@ def check_training(name: str, trainer: Trainer, params: PyTree) -> None:
         params: parameters of its environment.
 
     Raises:
-        ValueError: its state has no `actor`, an update changes the state's shapes, or its metrics
-            are no scalars.
+        ValueError: a method raises an error, its state has no `actor`, an update changes the
+            state's shapes, or its metrics are no scalars.
     """
     for attribute in ("env", "config"):
         if not hasattr(trainer, attribute):
             raise bad_value(f"trainer of {name}", type(trainer), f"one that sets self.{attribute}")
     key = jax.eval_shape(lambda: jax.random.key(0))
-    state = jax.eval_shape(trainer.init, key, params)
+    state = _shapes(name, trainer, "init", key, params)
     if not hasattr(state, "actor"):
         allowed = "a pytree dataclass with the policy's parameters as `actor`"
         raise bad_value(f"state that init() of {name} makes", type(state), allowed)
-    result = jax.eval_shape(trainer.update, state, params)
+    result = _shapes(name, trainer, "update", state, params)
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
         raise bad_value(f"update() of {name}", type(result), "(state, dict of metrics)")
     for path, changed in _changes(state, result[0]):
@@ -299,6 +300,18 @@ def check_training(name: str, trainer: Trainer, params: PyTree) -> None:
         if shape != () or not jnp.issubdtype(value.dtype, jnp.number):
             got = list(shape) if shape is not None else value
             raise bad_value(f"metric {metric} of {name}", got, "a scalar")
+
+
+def _shapes(name: str, trainer: Trainer, method: str, *args: PyTree) -> Any:
+    """What a method returns, by shapes; another error than ours names the line that raised it."""
+    try:
+        return jax.eval_shape(getattr(trainer, method), *args)
+    except EcnMarlError:
+        raise
+    except Exception as error:  # a user's code may raise anything
+        code = getattr(inspect.unwrap(getattr(type(trainer), method)), "__code__", None)
+        found = error_with_line(error, code.co_filename if code else "")
+        raise bad_value(f"{method}() of {name}", found, "a method that runs") from error
 
 
 def _changes(before: object, after: object) -> list[tuple[str, str]]:

@@ -24,7 +24,7 @@ from ecn_marl.baselines.ddqn import DDQN, DDQNConfig
 from ecn_marl.baselines.evaluation.episodes import Evaluation
 from ecn_marl.baselines.evaluation.windows import counters, in_windows
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
-from ecn_marl.baselines.runs import run_state
+from ecn_marl.baselines.trained import run_state
 from ecn_marl.baselines.training.checkpoint import read_config
 from ecn_marl.envs.episode import EnvParams
 from ecn_marl.envs.interface import PortEnvironment

@@ -15,7 +15,8 @@ from ecn_marl.baselines.exporting.export import export_policy, ports_header
 from ecn_marl.baselines.exporting.files import read_policy, save_policy
 from ecn_marl.baselines.gnn import GNN, GNNConfig
 from ecn_marl.baselines.rl.networks import standardise
-from ecn_marl.baselines.runs import run_controller, run_policy, train_run
+from ecn_marl.baselines.runs import train_run
+from ecn_marl.baselines.trained import run_controller, run_policy
 from ecn_marl.envs.registry import make
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim import Incast, dumbbell, leaf_spine

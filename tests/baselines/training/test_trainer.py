@@ -107,6 +107,10 @@ def test_names_of_the_package_and_of_rules_are_not_free():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        (
+            {"update": lambda self, state, params: state.obs @ jnp.zeros(7)},
+            r"update\(\) of mine = 'TypeError: .*, line \d+' .*a method that runs",
+        ),
         ({"init": lambda self, key, params: {"key": key}}, "expected a pytree dataclass with"),
         ({"update": lambda self, state, params: state}, r"update\(\) of mine = .*\(state, dict"),
         (
