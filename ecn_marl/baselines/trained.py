@@ -14,16 +14,10 @@ from jaxtyping import PyTree
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController
-from ecn_marl.baselines.evaluation.merit import (
-    greedy_controller,
-)
+from ecn_marl.baselines.evaluation.merit import greedy_controller
 from ecn_marl.baselines.exporting.export import export_policy
 from ecn_marl.baselines.exporting.policy import Policy
-from ecn_marl.baselines.training.checkpoint import (
-    Checkpoints,
-    read_config,
-    warn_of_versions,
-)
+from ecn_marl.baselines.training.checkpoint import Checkpoints, read_config, warn_of_versions
 from ecn_marl.baselines.training.loop import state_shapes
 from ecn_marl.baselines.training.trainer import Trainer
 from ecn_marl.envs.ecn import EcnEnv
