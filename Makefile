@@ -15,7 +15,7 @@ run: about-run $(STAMP)  ## train IPPO, evaluate it beside the static settings, 
 	$(BIN)/ecn-marl train ippo --out $(RUN) --evaluate --overwrite
 
 about-run:
-	@echo "make run: installs everything into $(VENV) if that is not done yet, trains IPPO for 300,000 steps, evaluates it beside"
+	@echo "make run: installs everything into $(VENV) if that is not done yet, trains IPPO by its recipe, evaluates it beside"
 	@echo "static settings, prints the table and draws plots into $(RUN): 3 to 8 minutes, 2 to 4 once installed."
 
 test: lint  ## linters, types and the whole suite, in WORKERS processes
