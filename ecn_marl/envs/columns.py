@@ -163,6 +163,7 @@ class Feature:
         help: definition, one line.
         source: where it comes from.
         over_us: time constant of a moving average of it, µs; None for the interval's own value.
+        of_switch: whether a port sees the mean over all ports of its switch, its own among them.
     """
 
     compute: FeatureRule
@@ -170,6 +171,7 @@ class Feature:
     help: str = ""
     source: str = ""
     over_us: float | None = None
+    of_switch: bool = False
 
     def __post_init__(self) -> None:
         """Checks the counters and the time constant."""

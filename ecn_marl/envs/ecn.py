@@ -24,7 +24,7 @@ from ecn_marl.envs import queues
 from ecn_marl.envs import telemetry as tm
 from ecn_marl.envs.actions import BASE_GBPS, ActionCodec, EcnSetting, parse_ecn
 from ecn_marl.envs.agent_checks import check_shape
-from ecn_marl.envs.agents import PORT, Agents, agents_of
+from ecn_marl.envs.agents import PORT, SWITCH, Agents, agents_of
 from ecn_marl.envs.episode import (
     PHASE,
     SAME,
@@ -117,6 +117,11 @@ class EcnEnv:
     def grouping(self) -> Agents:
         """Which ports each agent has."""
         return agents_of(self.agent_kind, self.sim.topology)
+
+    @cached_property
+    def switches(self) -> Agents:
+        """Which ports each switch has."""
+        return agents_of(SWITCH, self.sim.topology)
 
     @property
     def num_agents(self) -> int:
@@ -259,11 +264,12 @@ class EcnEnv:
     ) -> Float[Array, "ports width"]:
         """Features of an interval; with `per_queue` the rows of a port's queues side by side."""
         if not self.per_queue:
-            return self.feature.compute(stats, ecn, scale)
+            return self.feature.compute(stats, ecn, scale, self.switches)
         rows = []
         for q in range(self.sim.n_classes):
             own = Ecn(ecn.kmin[:, q], ecn.kmax[:, q], ecn.pmax[:, q])
-            rows.append(self.feature.compute(queues.of_queue(stats, q), own, scale))
+            of_queue = queues.of_queue(stats, q)
+            rows.append(self.feature.compute(of_queue, own, scale, self.switches))
         return jnp.concatenate(rows, -1)
 
     @property

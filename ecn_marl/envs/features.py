@@ -15,12 +15,16 @@ and of this project:
                    the share of bytes of small flows
     flows-memory   `flows` and moving averages of it over .5 to 5 ms; with `history=1` it needs
                    fewer numbers than `flows` with 3 intervals
+    flows-switch   `flows-memory`, and its means over the ports of the switch
 
 The history k is 3 in ACC. PET and HAECN do not give theirs: 3.
 
 `NAME~US` is the exponential moving average of a feature, or of each of a set, with a time constant
 in µs: `flows,flows_begun~500`. It is memory of a fixed form. An average starts at the value of an
 idle port; what is new enters with the share 1 − exp(−Δ / US), Δ the time between observations.
+
+`NAME@switch` is the mean of a feature, or of each of a set, over all ports of the port's switch,
+which a switch knows as well as the port's own: `flows,flows_begun@switch,flows_begun@switch~5000`.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ from jaxtyping import Array, Float
 from ecn_marl._checks import Whole, check
 from ecn_marl._errors import bad_value
 from ecn_marl._registry import Registry
+from ecn_marl.envs.agents import SWITCH, Agents
 from ecn_marl.envs.columns import (
     FEATURES,
     Feature,
@@ -79,6 +84,9 @@ HISTORY = 3
 AVERAGE = "~"
 """Between the name of a feature and the time constant of its moving average."""
 
+OF_SWITCH = "@switch"
+"""Behind the name of a feature whose mean over the ports of the switch is seen."""
+
 MOST_HISTORY = 10_000
 """Largest number of intervals in an observation."""
 
@@ -86,6 +94,20 @@ _SETTING = ("kmin", "kmax", "pmax")
 _ACC = ("queue", "tx_rate", "marked_rate", *_SETTING)
 
 _FLOWS = (*_ACC, "flows_begun", "flows_seen", "incast_degree", "small_bytes")
+
+_MEMORY = (
+    *_FLOWS,
+    *("flows_begun~500", "flows_begun~1500", "flows_begun~5000"),
+    *("tx_rate~500", "tx_rate~5000", "marked_rate~500", "marked_rate~5000"),
+    *("queue~500", "queue~5000", "small_bytes~1500", "small_bytes~5000"),
+)
+
+
+def _at_switch(column: str) -> str:
+    """The name of a column whose mean over the ports of the switch is seen."""
+    name, mark, over = column.partition(AVERAGE)
+    return f"{name}{OF_SWITCH}{mark}{over}"
+
 
 FEATURE_SETS: dict[str, tuple[str, ...]] = {
     "acc": _ACC,
@@ -98,12 +120,8 @@ FEATURE_SETS: dict[str, tuple[str, ...]] = {
         *_SETTING,
     ),
     "flows": _FLOWS,
-    "flows-memory": (
-        *_FLOWS,
-        *("flows_begun~500", "flows_begun~1500", "flows_begun~5000"),
-        *("tx_rate~500", "tx_rate~5000", "marked_rate~500", "marked_rate~5000"),
-        *("queue~500", "queue~5000", "small_bytes~1500", "small_bytes~5000"),
-    ),
+    "flows-memory": _MEMORY,
+    "flows-switch": (*_MEMORY, *map(_at_switch, _MEMORY)),
 }
 """Columns of the sets known by name, in their order."""
 
@@ -156,8 +174,8 @@ class FeatureSet:
     @property
     def normalised(self) -> bool:
         """Whether all columns lie in [0, 1]: those of `FEATURES` do, a user's own may not."""
-        own = ((n.partition(AVERAGE)[0], replace(f, over_us=None)) for n, f in self.columns)
-        return all(FEATURES.get(name) == feature for name, feature in own)
+        plain = ((_base(n), replace(f, over_us=None, of_switch=False)) for n, f in self.columns)
+        return all(FEATURES.get(name) == feature for name, feature in plain)
 
     def share(self, time_us: float, copies: int = 1) -> np.ndarray | None:
         """Share of the newest value in what agents see of each column; None if it is 1 in all.
@@ -173,10 +191,22 @@ class FeatureSet:
         return np.tile(np.asarray(shares, np.float32), copies)
 
     def compute(
-        self, stats: PortStats, ecn: Ecn, scale: FeatureScale
+        self, stats: PortStats, ecn: Ecn, scale: FeatureScale, switches: Agents | None = None
     ) -> Float[Array, "ports width"]:
-        """The features of one interval, those of averages not averaged."""
-        return jnp.stack([f.compute(stats, ecn, scale) for _, f in self.columns], axis=-1)
+        """The features of one interval, those of averages not averaged.
+
+        Args:
+            stats: statistics of the interval.
+            ecn: thresholds in force.
+            scale: units of the features.
+            switches: the ports of every switch, `agents_of("switch", topology)`; None for one.
+        """
+        values = jnp.stack([f.compute(stats, ecn, scale) for _, f in self.columns], axis=-1)
+        shared = np.array([f.of_switch for _, f in self.columns])
+        if not shared.any():
+            return values
+        switches = switches or Agents(SWITCH, (0,) * values.shape[0])
+        return jnp.where(shared, switches.spread(switches.mean(values)), values)
 
 
 def feature_set(features: FeatureSet | Columns, history: int | None = None) -> FeatureSet:
@@ -210,9 +240,16 @@ def feature_set(features: FeatureSet | Columns, history: int | None = None) -> F
 
 
 def _named(text: str) -> tuple[tuple[str, Feature], ...]:
-    """The columns of a name, or their averages if it ends in `~US`."""
-    name, mark, over = text.partition(AVERAGE)
+    """The columns of a name; those of the switch with `@switch`, their averages with `~US`."""
+    words, mark, over = text.partition(AVERAGE)
+    name, at, where = words.partition(OF_SWITCH)
+    if where or (not at and "@" in words):
+        raise bad_value("features", text, f"NAME{OF_SWITCH}, or NAME{OF_SWITCH}{AVERAGE}US")
     columns = COLUMNS[name]
+    if at:
+        if any(feature.of_switch for _, feature in columns):
+            raise bad_value("features", text, "a feature or set without those of switches")
+        columns = tuple((_at_switch(n), replace(f, of_switch=True)) for n, f in columns)
     if not mark:
         return columns
     if any(feature.over_us is not None for _, feature in columns):
@@ -220,10 +257,15 @@ def _named(text: str) -> tuple[tuple[str, Feature], ...]:
     return tuple((f"{n}{AVERAGE}{over}", _over(f, text)) for n, f in columns)
 
 
-def _averaged(column: str) -> Feature:
-    """The feature of a built-in column, averaged if its name says so."""
-    name, mark, _ = column.partition(AVERAGE)
-    return _over(FEATURES[name], column) if mark else FEATURES[name]
+def _base(column: str) -> str:
+    """The name of a column's feature, without `@switch` and `~US`."""
+    return column.partition(AVERAGE)[0].removesuffix(OF_SWITCH)
+
+
+def _known(column: str) -> Feature:
+    """The feature of a built-in column, of the switch or averaged if its name says so."""
+    feature = replace(FEATURES[_base(column)], of_switch=OF_SWITCH in column)
+    return _over(feature, column) if AVERAGE in column else feature
 
 
 def _over(feature: Feature, text: str) -> Feature:
@@ -262,7 +304,7 @@ def _as_columns(name: str, features: Any) -> tuple[tuple[str, Feature], ...]:
 COLUMNS = Registry(
     "feature set or feature",
     {
-        name: tuple((column, _averaged(column)) for column in columns)
+        name: tuple((column, _known(column)) for column in columns)
         for name, columns in FEATURE_SETS.items()
     }
     | {name: ((name, feature),) for name, feature in FEATURES.items()},

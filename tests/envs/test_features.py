@@ -264,18 +264,24 @@ def test_history_drops_the_oldest_and_flattens_oldest_first():
     np.testing.assert_array_equal(push(fill(first, 1), first + 5)[:, 0], first + 5)
 
 
-def test_averages_of_an_episode_are_those_of_its_values():
-    env = ecn_marl.make(
-        "websearch-star-v0", features="queue,tx_rate,queue~250,tx_rate~1000", history=2
-    )
+def observations(env, n):
+    """Those of a reset and `n` steps, `[n + 1, A, obs_dim]`."""
     params, step = env.default_params, jax.jit(env.step)
     obs, state = jax.jit(env.reset)(jax.random.key(3), params)
     rows = [obs]
     action = jnp.zeros((env.num_agents, 3), jnp.int32)
-    for i in range(12):
+    for i in range(n):
         obs, state, *_ = step(jax.random.key(i), state, action, params)
         rows.append(obs)
-    seen = np.asarray(rows).reshape(len(rows), env.num_agents, 2, 4)
+    return np.asarray(rows)
+
+
+def test_averages_of_an_episode_are_those_of_its_values():
+    env = ecn_marl.make(
+        "websearch-star-v0", features="queue,tx_rate,queue~250,tx_rate~1000", history=2
+    )
+    rows = observations(env, 12)
+    seen = rows.reshape(len(rows), env.num_agents, 2, 4)
     values, averages = seen[:, :, 1, :2], seen[:, :, 1, 2:]
     assert (values[1:].std(0) > 0).any(0).all()
     constants = np.array([250.0, 1000.0])
@@ -306,6 +312,44 @@ def test_averages_by_name():
     columns = dict(feature_set("flows-memory").columns)
     assert columns["queue~5000"].over_us == 5000.0 and columns["queue"].over_us is None
     assert list(columns)[:10] == list(FEATURE_SETS["flows"])
+
+
+def test_means_over_the_ports_of_a_switch():
+    """Beside numpy, with averages and history, on two switches of different sizes."""
+    env = ecn_marl.make(
+        "restore-serve-v0", features="queue,tx_rate,queue@switch,tx_rate@switch~1000", history=2
+    )
+    switch = env.sim.topology.port_switch()
+    plain = ecn_marl.make("restore-serve-v0", features="queue,tx_rate,tx_rate~1000", history=2)
+    seen, expected = (observations(e, 12) for e in (env, plain))
+    seen, expected = seen.reshape(13, -1, 2, 4), expected.reshape(13, -1, 2, 3)
+    np.testing.assert_array_equal(seen[..., :2], expected[..., :2])
+    assert len(set(switch.tolist())) == 2
+    for s in set(switch.tolist()):
+        mine = switch == s
+        mean = expected[:, mine].astype(np.float64).mean(1, keepdims=True)
+        for column, of_port in ((2, 0), (3, 2)):
+            np.testing.assert_allclose(
+                seen[:, mine][..., column],
+                np.broadcast_to(mean[..., of_port], seen[:, mine][..., column].shape),
+                atol=2e-6,
+            )
+    assert expected[1:, :, :, 0].std(1).max() > 0.01, "ports differ"
+
+
+def test_features_of_a_switch_by_name():
+    features = feature_set("acc,acc@switch,queue@switch~500")
+    acc = FEATURE_SETS["acc"]
+    assert features.names == (*acc, *(f"{name}@switch" for name in acc), "queue@switch~500")
+    assert features.normalised and features.columns[-1][1].over_us == 500.0
+    assert [f.of_switch for _, f in features.columns] == [False] * 6 + [True] * 7
+    both = feature_set("flows-switch")
+    assert both.columns == feature_set("flows-memory,flows-memory@switch").columns
+    for wrong in ("queue@", "queue@leaf", "queue~5@switch", "queue@switch@switch"):
+        with pytest.raises(ValueError, match=r"NAME@switch, or NAME@switch~US|a number > 0"):
+            feature_set(wrong)
+    with pytest.raises(ValueError, match="without those of switches"):
+        feature_set("flows-switch@switch")
 
 
 def test_lookup_and_history():
