@@ -43,7 +43,6 @@ from ecn_marl.baselines.rl.networks import (
     standardise,
 )
 from ecn_marl.baselines.rl.optimisers import adam
-from ecn_marl.baselines.rl.replay import Ring
 from ecn_marl.baselines.rl.rollout import roll
 from ecn_marl.baselines.training import settings as check
 from ecn_marl.baselines.training.environments import start_measured
@@ -91,7 +90,7 @@ class TrainState:
     Attributes:
         actor: parameters of the policy.
         opt: optimiser state.
-        memory: rows `(obs, action)` of ports, the teacher's action among them.
+        memory: rows `(obs, phase)` of ports.
         env: environment states, leading axis `envs`.
         obs: observations, `[envs, A, obs_dim]`.
         key: PRNG key.
@@ -100,7 +99,7 @@ class TrainState:
 
     actor: PyTree
     opt: PyTree
-    memory: Ring
+    memory: PyTree
     env: PyTree
     obs: Leaf
     key: Leaf
@@ -126,20 +125,32 @@ class Dagger(Trainer):
                 `teacher` does not name one of it for each phase.
         """
         super().__init__(env, config)
-        phases = tuple(getattr(env, "phase_names", ()))
-        if len(phases) < 2:
-            raise bad_value("scenario", getattr(env, "name", env), "one with phases, to be told")
         self.head = ql.discrete_head(env.action)
         if not self.head.scalar:
             raise bad_value("actions", env.action.name, "discrete: the teacher's are a list")
-        choices = self.head.outputs
-        self.teacher = config.teacher or tuple(range(choices))
-        if len(self.teacher) != len(phases) or max(self.teacher) >= choices:
-            allowed = f"an action below {choices} for each of the phases {', '.join(phases)}"
-            raise bad_value("teacher", self.teacher, allowed)
-        self.net = Mlp(config.hidden, choices, 0.1, config.standardise > 0)
+        self.teacher = self.taught(tuple(getattr(env, "phase_names", ())))
+        self.net = Mlp(config.hidden, self.head.outputs, 0.1, config.standardise > 0)
         steps = config.anneal_updates * config.gradient_steps
         self.opt = adam(config.lr, config.max_grad_norm, steps)
+
+    def taught(self, phases: tuple[str, ...]) -> tuple[int, ...]:
+        """The teacher's action in each phase.
+
+        Args:
+            phases: their names.
+
+        Raises:
+            ValueError: see `__init__`.
+        """
+        if len(phases) < 2:
+            name = getattr(self.env, "name", self.env)
+            raise bad_value("scenario", name, "one with phases, to be told")
+        choices = self.head.outputs
+        teacher: tuple[int, ...] = self.config.teacher or tuple(range(choices))
+        if len(teacher) != len(phases) or max(teacher) >= choices:
+            allowed = f"an action below {choices} for each of the phases {', '.join(phases)}"
+            raise bad_value("teacher", teacher, allowed)
+        return teacher
 
     def init(self, key: jax.Array, params: PyTree) -> TrainState:
         """A fresh network, an empty memory, environments in different phases of their episodes."""
@@ -165,8 +176,8 @@ class Dagger(Trainer):
             updates=jnp.zeros((), jnp.int32),
         )
 
-    def right(self, state: PyTree, params: PyTree) -> Int[Array, " agents"]:
-        """The teacher's actions at the start of an interval.
+    def phases(self, state: PyTree, params: PyTree) -> Int[Array, " agents"]:
+        """The phases that agents are in at the start of an interval.
 
         Args:
             state: state of the environment, without `AutoReset`'s.
@@ -177,14 +188,14 @@ class Dagger(Trainer):
         by_agent = (
             by_port if self.env.num_agents == len(by_port) else self.env.grouping.mean(by_port)
         )
-        return jnp.asarray(self.teacher, jnp.int32)[jnp.argmax(by_agent, -1)]
+        return jnp.argmax(by_agent, -1).astype(jnp.int32)
 
     def update(self, state: TrainState, params: PyTree) -> tuple[TrainState, dict[str, Array]]:
         """Roll out, ask the teacher, fit the network to its answers."""
         key, roll_key, learn_key = jax.random.split(state.key, 3)
         state, rows, metrics = self._collect(replace(state, key=key), roll_key, params)
         memory, _ = replay.append(state.memory, rows)
-        actor, opt, losses = self._learn(replace(state, memory=memory), learn_key)
+        actor, opt, losses = self._learn(state.actor, state.opt, memory, learn_key)
         state = replace(state, actor=actor, opt=opt, memory=memory, updates=state.updates + 1)
         return state, metrics | losses
 
@@ -204,7 +215,8 @@ class Dagger(Trainer):
         ) -> tuple[PyTree, PyTree]:
             env_state, obs = carry
             act_key, env_key = jax.random.split(key)
-            right = self.right(env_state.env, params)
+            phase = self.phases(env_state.env, params)
+            right = jnp.asarray(self.teacher, jnp.int32)[phase]
             own = self.head.mode(apply_network(self.net, actor, obs, True))
             taught = jax.random.bernoulli(act_key, chance, own.shape)
             action = jnp.where(taught, right, own)
@@ -213,7 +225,7 @@ class Dagger(Trainer):
             )
             means = {name: info[name].mean() for name in ("queue_mean", "utilisation")}
             means |= {"reward": reward.mean(), "agreement": (own == right).mean()}
-            return (env_state, next_obs), ((obs, right), means)
+            return (env_state, next_obs), ((obs, phase), means)
 
         shared = (state.actor, chance, params)
         carry = (state.env, state.obs)
@@ -223,26 +235,26 @@ class Dagger(Trainer):
         metrics = {name: x.mean() for name, x in means.items()} | {"teacher_chance": chance}
         return replace(state, env=env_state, obs=obs), rows, metrics
 
-    def _learn(self, state: TrainState, key: jax.Array) -> tuple[PyTree, PyTree, dict[str, Array]]:
+    def _learn(
+        self, actor: PyTree, opt: PyTree, memory: PyTree, key: jax.Array
+    ) -> tuple[PyTree, PyTree, dict[str, Array]]:
         """Gradient steps on rows of the memory."""
-        c, memory = self.config, state.memory
+        c = self.config
 
         def gradient_step(carry: PyTree, key: jax.Array) -> tuple[PyTree, Array]:
             actor, opt = carry
-            slot = jax.random.randint(key, (c.batch,), 0, memory.size)
-            obs, action = jax.tree.map(lambda x: x[slot], memory.rows)
-            loss, grad = jax.value_and_grad(self.loss)(actor, obs, action)
+            loss, grad = jax.value_and_grad(self.loss)(actor, memory, key)
             step, opt = self.opt.update(grad, opt, actor)
             return (jax.tree.map(jnp.add, actor, step), opt), loss
 
         keys = jax.random.split(key, c.gradient_steps)
-        (actor, opt), losses = jax.lax.scan(gradient_step, (state.actor, state.opt), keys)
+        (actor, opt), losses = jax.lax.scan(gradient_step, (actor, opt), keys)
         return actor, opt, {"loss": losses.mean()}
 
-    def loss(
-        self, actor: PyTree, obs: Float[Array, "rows obs"], action: Int[Array, " rows"]
-    ) -> Float[Array, ""]:
-        """Cross-entropy of the teacher's actions."""
+    def loss(self, actor: PyTree, memory: PyTree, key: jax.Array) -> Float[Array, ""]:
+        """Cross-entropy of the teacher's actions, in `batch` rows drawn from a memory."""
+        obs, phase = replay.drawn(memory, key, self.config.batch)
+        action = jnp.asarray(self.teacher, jnp.int32)[phase]
         log_prob, _ = evaluate_actions(self.head, jnp.asarray(self.net.apply(actor, obs)), action)
         return -log_prob.mean()
 

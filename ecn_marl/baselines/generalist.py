@@ -1,13 +1,23 @@
-"""One policy for several scenarios: IPPO that learns in all of them at once.
+"""One policy for several scenarios, taught by what each setting costs in each of their phases.
 
 A port sees itself alone, in numbers that do not depend on its rate or on the size of the network.
-So one actor serves every port of every network. An update is
+So one actor serves every port of every network. But what a deep queue costs depends on the traffic:
+beside web search it triples the time of short flows, while a restore runs alone it costs nothing.
+A policy that is right nine times of ten may then do more harm than good.
 
-    roll out in every scenario  ->  GAE in each
-    ->  `epochs` passes; a gradient step takes a minibatch from every scenario
+So the student learns costs, not answers. Before training, a search finds the best setting of each
+phase of each scenario, and how far log J rises if another one is taken in that phase instead
+(`search.costs_in`). An update is that of `Dagger`, in all scenarios at once:
 
-The loss of a step is the mean over scenarios. Advantages are normalised within each, so that none
-outweighs the others by the size of its rewards. The critic is one, too.
+    roll out in every scenario, under the student (at first the teacher)
+    ->  observation and phase of every port go into a memory, one per scenario
+    ->  `gradient_steps` steps on the squared distance between the network's outputs and minus the
+        costs of all settings, in rows drawn from every memory
+
+Where phases look alike to a port, the network learns the mean of their costs, and the setting with
+the lowest one is the best that can be done with what it sees. Ross and Bagnell, "Reinforcement and
+Imitation Learning via Interactive No-Regret Learning", arXiv 1406.5979, 2014, regress costs-to-go
+in the same way; here the cost is that of a whole phase, divided by the share of the rows in it.
 
 A run belongs to its first scenario, which `train --scenario` names; `also` has the others. They
 take its options: features, actions, interval, reward. Checkpoints are chosen by the mean over all.
@@ -20,36 +30,50 @@ from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree
+import numpy as np
+from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value
-from ecn_marl.baselines.ippo import IPPO
+from ecn_marl.baselines.dagger import Dagger, DaggerConfig, TrainState
+from ecn_marl.baselines.rl import replay
 from ecn_marl.baselines.rl.networks import moments, standardise
-from ecn_marl.baselines.rl.ppo import Batch, Rule, improve_both
-from ecn_marl.baselines.rl.ppo_config import PPOConfig, clip_range, entropy_weight
-from ecn_marl.baselines.rl.ppo_rollout import TrainState
-from ecn_marl.envs.interface import PortEnvironment
+from ecn_marl.envs.interface import Environment, PortEnvironment
+
+RAREST = 0.1
+"""Share of the rows that a phase counts as at least, so that a rare one does not outweigh all."""
+
+Costs = tuple[tuple[float, ...], ...]
+"""Cost of each setting in each phase of a scenario."""
 
 
 @dataclass(frozen=True)
-class GeneralistConfig(PPOConfig):
-    """Settings of the generalist: those of PPO, each scenario has `envs` environments.
+class GeneralistConfig(DaggerConfig):
+    """Settings of the generalist: those of DAgger; each scenario has `envs` environments.
 
     Attributes:
+        capacity: rows of the memory of each scenario.
+        batch: rows of each gradient step from each scenario.
         also: names of the other scenarios.
+        costs: of every scenario, first that of the run, the cost of each setting in each phase;
+            `train` and `bench` search for it, see `experiments.taught`.
     """
 
+    capacity: int = 65_536
+    batch: int = 256
     also: tuple[str, ...] = ()
+    costs: tuple[Costs, ...] = ()
 
     def __post_init__(self) -> None:
         """Check all settings."""
         super().__post_init__()
         if len(set(self.also)) < len(self.also) or not all(isinstance(x, str) for x in self.also):
             raise bad_value("also", self.also, "names of scenarios, each once")
-        for name, only in (("shared", True), ("follow_j", False)):
-            if getattr(self, name) is not only:
-                allowed = f"{only}: ports of all scenarios have one policy and one loss"
-                raise bad_value(name, getattr(self, name), allowed)
+        if self.teacher:
+            raise bad_value("teacher", self.teacher, "(): the setting of the lowest cost teaches")
+        if len(self.costs) != 1 + len(self.also):
+            raise bad_value(
+                "costs", self.costs, f"a table for each of {1 + len(self.also)} scenarios"
+            )
 
     @property
     def steps_per_update(self) -> int:
@@ -57,11 +81,47 @@ class GeneralistConfig(PPOConfig):
         return self.envs * self.rollout * (1 + len(self.also))
 
 
-class Generalist(IPPO):
-    """IPPO in several scenarios; its actor is that of `PPOTrainer`.
+class Student(Dagger):
+    """The learner in one scenario, whose outputs are minus the costs of settings."""
 
-    `env`, `obs`, `kept` and `memory` of its training state are tuples with an entry for each
-    scenario.
+    config: GeneralistConfig
+
+    def __init__(self, env: Environment, config: GeneralistConfig, costs: Costs) -> None:
+        """Set up.
+
+        Args:
+            env: functional environment.
+            config: settings.
+            costs: cost of each setting in each phase.
+
+        Raises:
+            ValueError: the costs are no such table, or see `Dagger`.
+        """
+        self.costs = np.asarray(costs, np.float32)
+        super().__init__(env, config)
+
+    def taught(self, phases: tuple[str, ...]) -> tuple[int, ...]:
+        """The setting of the lowest cost in each phase."""
+        shape = (max(len(phases), 1), self.head.outputs)
+        if self.costs.shape != shape or not np.isfinite(self.costs).all():
+            allowed = f"{shape[1]} finite numbers for each of {shape[0]} phases of {self.env.name}"
+            raise bad_value("costs", self.costs.tolist(), allowed)
+        return tuple(int(choice) for choice in self.costs.argmin(1))
+
+    def loss(self, actor: PyTree, memory: PyTree, key: jax.Array) -> Float[Array, ""]:
+        """Mean squared distance to minus the costs, summed over settings."""
+        obs, phase = replay.drawn(memory, key, self.config.batch)
+        held = jnp.arange(memory.capacity) < memory.size
+        in_phase = jax.nn.one_hot(memory.rows[1], len(self.costs)) * held[:, None]
+        share = in_phase.sum(0) / memory.size
+        costs = self.costs / jnp.maximum(share, RAREST)[:, None]
+        return ((jnp.asarray(self.net.apply(actor, obs)) + costs[phase]) ** 2).sum(-1).mean()
+
+
+class Generalist(Student):
+    """The learner in several scenarios.
+
+    `env`, `obs` and `memory` of its training state are tuples with an entry for each scenario.
 
     Attributes:
         others: environments of the other scenarios.
@@ -75,7 +135,7 @@ class Generalist(IPPO):
         config: GeneralistConfig,
         others: Sequence[PortEnvironment] = (),
     ) -> None:
-        """Set up networks and optimisers.
+        """Set up the network and its optimiser.
 
         Args:
             env: functional environment of the first scenario.
@@ -83,10 +143,10 @@ class Generalist(IPPO):
             others: those of the scenarios `config.also`, with the same options.
 
         Raises:
-            ValueError: other environments than those of `also`, or one whose agents see or do
-                something else.
+            ValueError: other environments than those of `also`, one whose agents see or do
+                something else, or see `Student`.
         """
-        super().__init__(env, config)
+        super().__init__(env, config, config.costs[0])
         names = tuple(other.name for other in others)
         if names != config.also:
             raise bad_value("others", names, f"environments of {config.also}")
@@ -96,32 +156,29 @@ class Generalist(IPPO):
                     "also", other.name, f"scenarios that look like {env.name} to a port"
                 )
         self.others = tuple(others)
-        self._learners = (self, *(IPPO(other, config) for other in others))
+        pairs = zip(others, config.costs[1:], strict=True)
+        self._students = (self, *(Student(other, config, costs) for other, costs in pairs))
 
     def init(self, key: jax.Array, params: PyTree) -> TrainState:
-        """Fresh networks, that standardise by the moments of all scenarios together."""
-        keys = jax.random.split(key, len(self._learners))
+        """A fresh network, that standardises by the moments of all scenarios together."""
+        keys = jax.random.split(key, len(self._students))
         starts = [
-            IPPO.init(learner, own, of)
-            for learner, own, of in zip(self._learners, keys, self._params(params), strict=True)
+            Dagger.init(student, own, of)
+            for student, own, of in zip(self._students, keys, self._params(params), strict=True)
         ]
-        first = starts[0]
-        actor, critic = first.actor, first.critic
+        actor = starts[0].actor
         if self.config.standardise:
-            pooled = _pooled([moments(start.actor) for start in starts])
-            actor, critic = standardise(actor, *pooled), standardise(critic, *pooled)
+            actor = standardise(actor, *_pooled([moments(start.actor) for start in starts]))
         return replace(
-            first,
+            starts[0],
             actor=actor,
-            critic=critic,
             env=tuple(start.env for start in starts),
             obs=tuple(start.obs for start in starts),
-            kept=tuple(start.kept for start in starts),
             memory=tuple(start.memory for start in starts),
         )
 
     def update(self, state: TrainState, params: PyTree) -> tuple[TrainState, dict[str, Array]]:
-        """Roll out in every scenario, then improve policy and value function on all.
+        """Roll out in every scenario, then fit the network to the costs in all.
 
         Args:
             state: training state.
@@ -130,62 +187,37 @@ class Generalist(IPPO):
         Returns:
             New state, and the update's metrics, means over scenarios.
         """
-        key, learn_key, *keys = jax.random.split(state.key, 2 + len(self._learners))
-        state = replace(state, key=key)
+        key, learn_key, *keys = jax.random.split(state.key, 2 + len(self._students))
+        places = zip(state.env, state.obs, state.memory, self._params(params), strict=True)
         parts: list[TrainState] = []
-        batches: list[Batch] = []
-        rows: list[dict[str, Array]] = []
-        fields = (state.env, state.obs, state.kept, state.memory, self._params(params))
-        places = zip(*fields, strict=True)
-        for learner, own, (*place, of) in zip(self._learners, keys, places, strict=True):
-            env, obs, kept, memory = place
-            part = replace(state, env=env, obs=obs, kept=kept, memory=memory)
-            part, batch, metrics = learner.experience(part, own, of)
-            state = replace(state, norm=part.norm)
-            parts.append(part)
-            batches.append(batch)
-            rows.append(metrics)
+        metrics: list[dict[str, Array]] = []
+        for student, own, (env, obs, memory, of) in zip(self._students, keys, places, strict=True):
+            part, rows, means = student._collect(replace(state, env=env, obs=obs), own, of)
+            parts.append(replace(part, memory=replay.append(memory, rows)[0]))
+            metrics.append(means)
+        memories = tuple(part.memory for part in parts)
+        actor, opt, losses = self._learn(state.actor, state.opt, memories, learn_key)
         state = replace(
             state,
+            actor=actor,
+            opt=opt,
+            memory=memories,
             env=tuple(part.env for part in parts),
             obs=tuple(part.obs for part in parts),
-            kept=tuple(part.kept for part in parts),
-            memory=tuple(part.memory for part in parts),
+            key=key,
+            updates=state.updates + 1,
         )
-        state, losses = self._learn(state, tuple(batches), learn_key)
-        return state, _mean(rows) | losses
+        means = {name: jnp.stack([x[name] for x in metrics]).mean() for name in metrics[0]}
+        return state, means | losses
 
-    def _learn(
-        self, state: TrainState, batches: tuple[Batch, ...], key: jax.Array
-    ) -> tuple[TrainState, dict[str, Array]]:
-        """`PPOTrainer.learn`; a loss is the mean of those in the scenarios."""
-        c = self.config
-        clip, entropy = clip_range(c, state.updates), entropy_weight(c, state.updates)
-
-        def policy_loss(actor: PyTree, of_all: Sequence[Batch]) -> tuple[Array, dict[str, Array]]:
-            return _mean_loss([self.policy_loss(actor, own, clip, entropy) for own in of_all])
-
-        def value_loss(critic: PyTree, of_all: Sequence[Batch]) -> tuple[Array, dict[str, Array]]:
-            return _mean_loss([self.value_loss(critic, own) for own in of_all])
-
-        rules: tuple[Rule, Rule] = ((policy_loss, self.actor_opt), (value_loss, self.critic_opt))
-        state, losses = improve_both(state, rules, batches, key, c.epochs, c.minibatches)
-        return state, losses | {"clip": clip}
+    def loss(self, actor: PyTree, memory: PyTree, key: jax.Array) -> Float[Array, ""]:
+        """The mean of the losses in the scenarios; `memory` is a tuple of theirs."""
+        keys = jax.random.split(key, len(self._students))
+        each = zip(self._students, memory, keys, strict=True)
+        return jnp.stack([Student.loss(s, actor, own, key) for s, own, key in each]).mean()
 
     def _params(self, params: PyTree) -> tuple[PyTree, ...]:
         return (params, *(other.default_params for other in self.others))
-
-
-def _mean(rows: Sequence[dict[str, Array]]) -> dict[str, Array]:
-    """Metrics of all scenarios, averaged."""
-    return {name: jnp.stack([row[name] for row in rows]).mean() for name in rows[0]}
-
-
-def _mean_loss(
-    each: Sequence[tuple[Array, dict[str, Array]]],
-) -> tuple[Array, dict[str, Array]]:
-    """Losses of all scenarios and their metrics, averaged."""
-    return jnp.stack([loss for loss, _ in each]).mean(), _mean([row for _, row in each])
 
 
 def _pooled(each: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:

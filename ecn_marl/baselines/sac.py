@@ -212,9 +212,8 @@ class SAC(Trainer):
 
         def step(state: TrainState, key: jax.Array) -> tuple[TrainState, dict[str, Array]]:
             draw_key, step_key = jax.random.split(key)
-            slot = jax.random.randint(draw_key, (c.batch,), 0, state.memory.size)
             return self.gradient_step(
-                state, step_key, jax.tree.map(lambda x: x[slot], state.memory.rows)
+                state, step_key, replay.drawn(state.memory, draw_key, c.batch)
             )
 
         state, losses = jax.lax.scan(step, state, jax.random.split(learn_key, c.gradient_steps))

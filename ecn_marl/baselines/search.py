@@ -17,6 +17,10 @@ geometric mean of J (`completion`) over them wins.
 * `static:ports`: coordinate descent over groups of ports from the best static setting;
   `oracle:ports` over phases and groups from the better of `oracle` and `static:ports`.
 * `rule`: a small grid of deep and shallow settings and limits (`rule_grid`).
+* `oracle:choices`: the oracle of a short list, the grid of the effort. Coordinate descent over
+  phases from the best of a few combinations, until nothing changes. Every candidate around the
+  best one runs in all episodes, so that its table says what each choice costs in each phase
+  (`costs_in`).
 
 Settings are arrays that the compiled episode takes as arguments: one program serves all candidates.
 """
@@ -31,6 +35,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from jaxtyping import PyTree
 
 from ecn_marl._checks import check_seed
@@ -42,6 +47,7 @@ from ecn_marl.baselines.evaluation.objective import episode_objective, geometric
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.oracle import (
     BEST,
+    CHOICES,
     ORACLE,
     ORACLE_PORTS,
     PORTS,
@@ -263,7 +269,7 @@ class Trials:
         }
 
 
-def _id(candidate: np.ndarray) -> bytes:
+def _id(candidate: npt.ArrayLike) -> bytes:
     # Arrays have no hash; equal settings have equal bytes.
     return np.ascontiguousarray(candidate, np.float64).tobytes()
 
@@ -340,21 +346,22 @@ class Search:
         """The settings of a policy.
 
         Args:
-            name: one of `oracle.SEARCHED`.
+            name: one of `oracle.SEARCHED`, or `oracle.CHOICES`.
 
         Raises:
             ValueError: another name, or J is not defined in one of the episodes.
         """
-        if name not in SEARCHED:
+        searches = {
+            BEST: self._static,
+            PORTS: self._ports,
+            ORACLE: self._oracle,
+            ORACLE_PORTS: self._oracle_ports,
+            RULE: self._rule,
+            CHOICES: self._choices,
+        }
+        if name not in searches:
             raise unknown_name("policy to search for", name, SEARCHED)
         if name not in self.results:
-            searches = {
-                BEST: self._static,
-                PORTS: self._ports,
-                ORACLE: self._oracle,
-                ORACLE_PORTS: self._oracle_ports,
-                RULE: self._rule,
-            }
             self.results[name] = searches[name]()
         return self.results[name]
 
@@ -460,6 +467,24 @@ class Search:
             best = self._descend(ORACLE_PORTS, best, places, log)
         return self._result(ORACLE_PORTS, best, log, runs_before)
 
+    def _choices(self) -> SearchResult:
+        choices = [np.asarray(setting, float) for setting in self.effort.grid or static_grid()]
+        trials, runs_before = self.trials(CHOICES), self.trials(CHOICES).runs
+        third = -(-len(choices) // 3)
+        combinations = product(choices[third // 2 :: third], repeat=self.phases)
+        log: list[np.ndarray] = []
+        tried = [np.repeat(np.stack(c)[:, None], self.groups, axis=1) for c in combinations]
+        best, previous = self._halving(CHOICES, tried, log), b""
+        while _id(best) != previous:
+            previous = _id(best)
+            for phase in range(self.phases):
+                tried = [_with(best, phase, choice) for choice in choices]
+                log += tried
+                scores = geometric_means(trials.measure(tried, self.effort.episodes))
+                invalid = np.array([bool(trials.invalid(x)) for x in tried])
+                best = tried[int(np.lexsort((scores, invalid))[0])]
+        return self._result(CHOICES, best, log, runs_before)
+
     def _descend(
         self, name: str, best: np.ndarray, places: Sequence[Place], log: list[np.ndarray]
     ) -> np.ndarray:
@@ -469,11 +494,35 @@ class Search:
             previous = _id(best)
             for place in places:
                 tried = [best]
-                for option in options:
-                    changed = best.copy()
-                    changed[place] = option
-                    tried.append(changed)
+                tried += [_with(best, place, option) for option in options]
                 best = self._halving(name, tried, log)
             if _id(best) == previous:
                 break
         return best
+
+
+def costs_in(found: SearchResult, choices: Sequence[Sequence[float]]) -> np.ndarray:
+    """What each choice costs in each phase: log J over that of the best settings.
+
+    Args:
+        found: a search of `oracle.CHOICES`.
+        choices: the list that was searched.
+
+    Returns:
+        `[phases, choices]`; 0 for the best choice of a phase, with the best ones in the others. One
+        whose episodes do not count costs as much as the worst of its phase.
+    """
+    rows = [row for row in found.table if row["episodes"] == found.episodes]
+    known = {_id(x["settings"]): np.nan if x["invalid"] else x["J"] for x in rows}
+    best = found.settings
+    changed = [[_with(best, phase, choice) for choice in choices] for phase in range(len(best))]
+    scores = np.array([[known[_id(x)] for x in of_phase] for of_phase in changed])
+    costs = np.log(scores / found.objective)
+    return np.asarray(np.where(np.isnan(costs), np.nanmax(costs, 1, keepdims=True), costs))
+
+
+def _with(settings: np.ndarray, place: Place, setting: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Settings with another one in a place."""
+    changed = settings.copy()
+    changed[place] = setting
+    return changed

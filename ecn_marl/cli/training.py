@@ -283,7 +283,7 @@ def train(
         job, folder = jb.resumed_job(resume, job_fields, setting or []), resume
     else:
         silent = not is_taught(algorithm) or not main_process
-        with progress("search oracle", "episodes", search_length(), quiet=silent) as show:
+        with progress("search teacher", "episodes", search_length(), quiet=silent) as show:
             job = jb.new_job(algorithm, job_fields, view, setting or [], base, show)
         folder = out or Path("runs") / f"{algorithm}-{job.scenario}-seed{job.seed}"
     if show_config:

@@ -142,7 +142,7 @@ def train(
         allow_flagged=allow_flagged or None,
         randomise=None if randomise is None else {n: list(x) for n, x in randomise.items()},
     )
-    bar = notebook_progress("search oracle", search_length(), None)
+    bar = notebook_progress("search teacher", search_length(), None)
     with bar if is_taught(algorithm) else nullcontext() as move:
         job = _job(algorithm, settings, env or {}, fields, move)
     folder = Path(out or Path("runs") / f"{algorithm}-{job.scenario}-seed{job.seed}")

@@ -25,7 +25,7 @@ from ecn_marl.envs.registry import OPTIONS, in_view, lookup, make
 from ecn_marl.envs.rewards import reward_function
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.experiments.recipes import Recipe, learners, recipe, steps_of, trainer_of
-from ecn_marl.experiments.taught import with_oracle
+from ecn_marl.experiments.taught import with_teacher
 from ecn_marl.wrappers.randomised import ranges_of
 
 DEFAULT_SCENARIO = "restore-serve-v0"
@@ -209,8 +209,7 @@ def new_job(
     by_recipe = learner in learners() and reward_function(lookup(scenario).reward).accrues
     by_recipe |= learner not in ALGORITHMS
     base_recipe = recipe(scenario, learner) if by_recipe else Recipe(algorithm)
-    if "action_options" not in view:
-        base_recipe = with_oracle(base_recipe, scenario, view, progress=progress)
+    base_recipe = with_teacher(base_recipe, scenario, view, progress=progress, settings=values)
     steps = steps_of(scenario, learner) if by_recipe else DEFAULT_STEPS
     # What belongs to the recipe's reward or features does not belong to those that the user names.
     replaced = ("credit", "reward_options") if "reward" in view else ()

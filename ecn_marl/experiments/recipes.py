@@ -68,6 +68,9 @@ DEPTHS = ladder(9)
 """Settings that learners choose from: Kmin doubles per rung. The list follows from the hardware's
 range alone. ACC's template is not published, so the recipes of ACC and HAECN have this list too."""
 
+BY_SETTINGS, BY_COSTS = "settings", "costs"
+"""What a search tells a learner that is taught, see `Recipe.taught`."""
+
 
 @dataclass(frozen=True)
 class Tuning:
@@ -98,7 +101,8 @@ class Recipe:
         settings: settings of the trainer.
         tuning: the budget of `ecn-marl tune` that found the settings; None if nothing was tuned.
         anneal: whether learning rates fall over the whole run, see `settings_for`.
-        taught: whether its list of settings is the oracle's, one a phase, see `taught.with_oracle`.
+        taught: what a search tells it, see `taught`: `settings`, its list of settings is the
+            oracle's, one a phase; `costs`, what each of its own costs in each phase; or nothing.
     """
 
     algorithm: str
@@ -106,7 +110,7 @@ class Recipe:
     settings: Mapping[str, Any] = field(default_factory=dict)
     tuning: Tuning | None = None
     anneal: bool = False
-    taught: bool = False
+    taught: str = ""
 
     def __post_init__(self) -> None:
         """Check that the options are the learner's."""
@@ -174,6 +178,10 @@ _BENT = {name: x for name, x in _OWN.items() if name != "reward_options"} | {
 With plain slowdowns `ippo` earned more than the rule and the oracle, and was behind in J: it sped
 long flows up, and delayed the latest of the short ones, which make the p99. All learners have it.
 """
+
+_SWITCH = _BENT | {"features": "flows-switch"}
+"""The same, and what the other ports of the switch see: it tells web search from a job's pause,
+which a port alone does not."""
 
 _PPO = {
     "gamma": 0.9975,
@@ -249,7 +257,7 @@ _FOUND_IPPO = {
     **{"entropy": 0.00019, "rollout": 64, "epochs": 8, "minibatches": 4},
     "hidden": (128, 128),
 }
-"""What the search found for `ippo` on `restore-serve-v0`; `gnn` and the generalist have it.
+"""What the search found for `ippo` on `restore-serve-v0`; `gnn` has it.
 
 `ippo` had it until the fourth sealed set. On `fabric-v0` it took 60 % of the oracle's gain with it.
 """
@@ -321,13 +329,11 @@ LEARNERS: dict[str, Recipe] = {
         _ORDERED,
         TUNED,
     ),
-    "generalist": with_settings(
-        Recipe("generalist", _BENT, _PPO, anneal=True), {**_FOUND_IPPO, **_EXPLORING}, None
-    ),
+    "generalist": Recipe("generalist", _SWITCH, _DAGGER, anneal=True, taught=BY_COSTS),
     "gnn": with_settings(
         Recipe("gnn", _BENT, _PPO, anneal=True), {**_FOUND_IPPO, **_EXPLORING}, None
     ),
-    "dagger": Recipe("dagger", _BENT, _DAGGER, anneal=True, taught=True),
+    "dagger": Recipe("dagger", _BENT, _DAGGER, anneal=True, taught=BY_SETTINGS),
     "sac": Recipe("sac", _BOX, _SAC, anneal=True),
     "pqn": Recipe("pqn", _BENT, _PQN, anneal=True),
     "vdn": Recipe("pqn", _BENT, {**_PQN, "team": True}, anneal=True),
@@ -347,7 +353,15 @@ PAPERS = ("pet", "ddqn", "c-acc", "haecn")
 """Learners as published: they are not tuned, and `RECIPES` must not change them."""
 
 GENERALIST = "generalist"
-"""The learner that is trained in all scenarios of `STEPS` at once."""
+"""The learner that is trained in several scenarios at once, those of `LEARNT`."""
+
+LEARNT = (
+    *("restore-serve-v0", "shuffle-serve-v0", "moving-tenants-v0", "mixed-rtt-v0", "fabric-v0"),
+    *("restore-files-v0", "storage-train-v0", "websearch-v0", "websearch-load-v0"),
+    *("decode-cache-v0", "two-jobs-v0", "hot-experts-v0", "wide-restore-v0"),
+)
+"""Scenarios that the generalist learns in. `websearch-star-v0`, `near-far-v0`, `lost-link-v0` and
+`storage-train-full-v0` are left to try it in others."""
 
 UNTUNED = ("gnn", "dagger", "sac", "pqn", "vdn", GENERALIST)
 """Learners of the benchmark's reward whose settings no search has found yet."""
@@ -357,9 +371,9 @@ RECIPES: dict[str, dict[str, Recipe]] = {}
 
 
 def steps_of(scenario: str, learner: str = "") -> int:
-    """Environment steps per seed of a learner; the generalist's are for all of `STEPS`."""
+    """Environment steps per seed of a learner; the generalist's are for all its scenarios."""
     if learner == GENERALIST:
-        return sum(STEPS.get(name, DEFAULT_STEPS) for name in {scenario, *STEPS})
+        return DEFAULT_STEPS * len({scenario, *LEARNT})
     return STEPS.get(scenario, DEFAULT_STEPS)
 
 
@@ -388,7 +402,7 @@ def recipe(scenario: str, learner: str) -> Recipe:
     found = RECIPES.get(scenario, {}).get(learner, LEARNERS[learner])
     if learner != GENERALIST:
         return found
-    also = tuple(name for name in STEPS if name != scenario)
+    also = tuple(name for name in LEARNT if name != scenario)
     return replace(found, settings={**found.settings, "also": also})
 
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.algorithms import ALGORITHMS
-from ecn_marl.baselines.oracle import ORACLE
 from ecn_marl.baselines.runs import Session, resume_run, train_run
 from ecn_marl.baselines.search import Effort, Progress
 from ecn_marl.baselines.training.checkpoint import read_config
@@ -27,7 +26,7 @@ from ecn_marl.experiments.json_files import json_types
 from ecn_marl.experiments.plan import Comparison, Site
 from ecn_marl.experiments.recipes import Recipe
 from ecn_marl.experiments.sources import code
-from ecn_marl.experiments.taught import search_length, with_oracle
+from ecn_marl.experiments.taught import search_length, with_teacher
 from ecn_marl.experiments.workflow import Show
 
 Curves = list[tuple[np.ndarray, np.ndarray]]
@@ -38,10 +37,12 @@ Job = tuple[Site, str]
 
 
 def recipe_of(plan: Comparison, site: Site, name: str) -> Recipe:
-    """The recipe of a learner, with the oracle's settings if it is taught by it."""
+    """The recipe of a learner, with what a search tells it, if it is taught."""
     recipe = plan.recipe(site.scenario, name)
     assert recipe is not None, name
-    return with_oracle(recipe, site.scenario, site.options, plan.effort, site.searches)
+    return with_teacher(
+        recipe, site.scenario, site.options, plan.effort, site.searches, settings=plan.settings
+    )
 
 
 def find_teachers(plan: Comparison, jobs: Sequence[Job], show: Callable[[str], Show]) -> None:
@@ -55,8 +56,9 @@ def find_teachers(plan: Comparison, jobs: Sequence[Job], show: Callable[[str], S
     for site, name in jobs:
         recipe = plan.recipe(site.scenario, name)
         if recipe is not None and recipe.taught:
-            progress = search_progress(show(f"{site.scenario}: search {ORACLE}"), plan.effort)
-            with_oracle(recipe, site.scenario, site.options, plan.effort, site.searches, progress)
+            progress = search_progress(show(f"{site.scenario}: search for {name}"), plan.effort)
+            where = (site.scenario, site.options, plan.effort, site.searches)
+            with_teacher(recipe, *where, progress, settings=plan.settings)
 
 
 def search_progress(show: Show, effort: Effort) -> Progress:

@@ -46,7 +46,7 @@ from ecn_marl.experiments.executors import executor, once_free
 from ecn_marl.experiments.json_files import json_types, output, save_json
 from ecn_marl.experiments.recipes import LEARNERS, Recipe, Tuning, recipe, with_settings
 from ecn_marl.experiments.sources import code, own_sources
-from ecn_marl.experiments.taught import with_oracle
+from ecn_marl.experiments.taught import with_teacher
 
 REQUEST, TRIALS, RUNS, RESULT = "tune.json", "trials.jsonl", "trials", "result.json"
 
@@ -84,7 +84,6 @@ SPACES: dict[str, Space] = {
     "ippo": _PPO,
     "mappo": _PPO,
     "gnn": _PPO,
-    "generalist": _PPO,
     "dagger": {
         "lr": LogUniform(3e-4, 3e-3),
         "rollout": Choice((32, 64, 128)),
@@ -181,7 +180,7 @@ class Search:
     @property
     def recipe(self) -> Recipe:
         """The recipe that the trials change."""
-        return with_oracle(recipe(self.scenario, self.learner), self.scenario, self.options)
+        return with_teacher(recipe(self.scenario, self.learner), self.scenario, self.options)
 
     @property
     def space(self) -> Space:

@@ -52,11 +52,11 @@ def test_does_what_the_teacher_does_not_what_pays(trained) -> None:
     np.testing.assert_allclose([row["teacher_chance"] for row in rows], expected, rtol=1e-4)
 
 
-def test_memory_holds_the_teachers_answers_to_the_latest_observations(trained) -> None:
+def test_memory_holds_the_phases_of_the_latest_observations(trained) -> None:
     memory = trained[1].state.memory
-    obs, action = (np.asarray(x) for x in memory.rows)
+    obs, phase = (np.asarray(x) for x in memory.rows)
     assert memory.size == len(obs) == SMALL.capacity
-    np.testing.assert_array_equal(action, np.where(obs[:, 0] == 0, 4, 2))
+    np.testing.assert_array_equal(phase, obs[:, 0])
 
 
 def test_the_teacher_acts_alone_in_the_first_update() -> None:
@@ -71,7 +71,7 @@ def test_the_teacher_acts_alone_in_the_first_update() -> None:
 
 
 def test_ports_are_told_the_phase_of_the_next_interval() -> None:
-    """In a job's steps: the teacher's answers are the phases that critics are told."""
+    """In a job's steps: they are the phases that critics are told."""
     if "ring-job-v0" not in scenarios():
         register("ring-job-v0", ring_job)
     env = make("ring-job-v0", **TWO)
@@ -81,7 +81,7 @@ def test_ports_are_told_the_phase_of_the_next_interval() -> None:
     phases = []
     for key in jax.random.split(jax.random.key(1), 12):
         told = np.asarray(privileged.privileged(env, state, params))[:, :2].argmax(-1)
-        np.testing.assert_array_equal(trainer.right(state, params), told)
+        np.testing.assert_array_equal(trainer.phases(state, params), told)
         phases.append(told[0])
         state = step(key, state, np.zeros(env.num_agents, np.int32), params)[1]
     assert set(phases) == {0, 1}

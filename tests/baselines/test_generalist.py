@@ -8,25 +8,43 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_dagger import Phased
+from toy import ToyParams
 
 import ecn_marl
+from ecn_marl.baselines.dagger import Dagger
 from ecn_marl.baselines.evaluation.merit import merit_function
-from ecn_marl.baselines.generalist import Generalist, GeneralistConfig, _pooled
-from ecn_marl.baselines.ippo import IPPO
+from ecn_marl.baselines.generalist import Generalist, GeneralistConfig, Student, _pooled
 from ecn_marl.baselines.rl.networks import moments
-from ecn_marl.baselines.rl.ppo import Batch
-from ecn_marl.baselines.rl.ppo_config import PPOConfig
+from ecn_marl.baselines.rl.replay import Ring
 from ecn_marl.baselines.runs import resume_run, train_run
 from ecn_marl.baselines.trained import run_state, trainer_of
 from ecn_marl.baselines.training.checkpoint import read_config
+from ecn_marl.baselines.training.loop import train
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim import Incast, star
 
 NAMES = ("three-hosts-v0", "four-hosts-v0")
 
-SIZES = {"envs": 2, "rollout": 4, "minibatches": 2, "epochs": 2, "hidden": (8,), "standardise": 8}
+SIZES = {
+    **{"envs": 2, "rollout": 4, "gradient_steps": 4, "batch": 16, "capacity": 64},
+    **{"hidden": (8,), "standardise": 8},
+}
 
-CONFIG = GeneralistConfig(**SIZES, also=NAMES[1:])
+CHOICES = 4
+
+VIEW = {
+    "actions": "discrete",
+    "action_options": {"template": tuple((5.0 * 4**i, 20.0 * 4**i, 1.0) for i in range(CHOICES))},
+}
+
+COSTS = (
+    (tuple(0.1 * i for i in range(CHOICES)),),
+    (tuple(0.1 * abs(i - 2) for i in range(CHOICES)),),
+)
+"""Each scenario has one phase; the second one likes deeper thresholds."""
+
+CONFIG = GeneralistConfig(**SIZES, also=NAMES[1:], costs=COSTS)
 
 
 def scenario(hosts: int) -> Scenario:
@@ -41,7 +59,7 @@ def envs():
     for name, hosts in zip(NAMES, (3, 4), strict=True):
         if name not in ecn_marl.scenarios():
             ecn_marl.register(name, lambda hosts=hosts: scenario(hosts))
-    return tuple(ecn_marl.make(name) for name in NAMES)
+    return tuple(ecn_marl.make(name, **VIEW) for name in NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +69,8 @@ def trained(envs, tmp_path_factory):
     result = train_run(
         "generalist",
         NAMES[0],
-        settings={**SIZES, "also": NAMES[1:]},
+        options=VIEW,
+        settings={**SIZES, "also": NAMES[1:], "costs": COSTS},
         steps=2 * CONFIG.steps_per_update,
         seeds=2,
         eval_every=1,
@@ -61,60 +80,54 @@ def trained(envs, tmp_path_factory):
     return out, result
 
 
-def test_equal_scenarios_are_learnt_from_as_one(envs):
-    """Twice the same data: the gradient steps are those of IPPO on it once."""
-    first, second = envs
-    rng, rows = np.random.default_rng(0), (4, 2, first.num_agents)
-
-    def numbers(*shape):
-        return jnp.asarray(rng.normal(size=shape), jnp.float32)
-
-    key = jax.random.key(0)
-    batch = Batch(
-        obs=numbers(*rows, first.obs_dim),
-        action=jax.vmap(lambda k: first.action.sample(k, first.num_agents))(
-            jax.random.split(key, 8)
-        ).reshape(*rows, -1),
-        log_prob=numbers(*rows) - 6.0,
-        advantage=numbers(*rows),
-        target=numbers(*rows),
-        value=numbers(*rows),
+def test_where_phases_look_alike_the_mean_cost_decides():
+    """Three of four rows are in a phase that wants 4; a 4 in the other one costs ten times more."""
+    costs = ((0.3, 0.3, 0.3, 0.1, 0.0), (0.0, 0.5, 1.0, 2.0, 3.0))
+    rng = np.random.default_rng(0)
+    phase = (rng.random(4096) < 0.25).astype(np.int32)
+    env = Phased()
+    memory = Ring(
+        (jnp.ones((4096, env.obs_dim)), jnp.asarray(phase)), jnp.int32(0), jnp.int32(4096)
     )
-    alone = IPPO(first, PPOConfig(**SIZES))
-    state = jax.jit(alone.init)(key, first.default_params)
-    several = Generalist(first, CONFIG, (second,))
-    one, losses = jax.jit(alone.learn)(state, batch, key)
-    two, mean = jax.jit(several._learn)(state, (batch, batch), key)
-    for a, b in zip(*map(jax.tree.leaves, (one.actor, two.actor)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
-    for name, value in losses.items():
-        np.testing.assert_allclose(mean[name], value, rtol=1e-4, atol=1e-6)
+    settings = GeneralistConfig(hidden=(8,), gradient_steps=400, lr=1e-2, costs=(costs,))
+    trainer = Generalist(env, settings)
+    actor = trainer.init(jax.random.key(0), ToyParams(max_steps=10)).actor
+    actor, _, _ = jax.jit(trainer._learn)(
+        actor, trainer.opt.init(actor), (memory,), jax.random.key(1)
+    )
+    out = np.asarray(trainer.net.apply(actor, jnp.ones(env.obs_dim)))
+    # A phase's cost is spread over its rows, so that the share of its rows cancels in the mean.
+    np.testing.assert_allclose(out, -np.sum(costs, 0), atol=0.05)
+    assert out.argmax() == 0, "of the answers alone, 4 would be right three times of four"
+
+
+def test_phases_that_are_seen_are_taught_apart():
+    costs = ((0.0, 1.0, 2.0, 3.0, 4.0), (4.0, 3.0, 2.0, 1.0, 0.0))
+    trainer = Generalist(
+        Phased(), GeneralistConfig(**{**SIZES, "capacity": 4096}, lr=1e-2, costs=(costs,))
+    )
+    rows = train(trainer, ToyParams(max_steps=10), steps=40 * 8, seed=0).metrics
+    assert rows[0]["agreement"] < 0.9 < rows[-1]["agreement"]
+    assert rows[-1]["loss"] < 0.2 * rows[0]["loss"]
 
 
 @pytest.mark.thorough
-def test_every_scenario_moves_the_policy(envs):
-    """Data of one scenario without gain leave it to the other one to move the policy."""
-    first, second = envs
-    trainer = Generalist(first, CONFIG, (second,))
-    key = jax.random.key(1)
-    state = jax.jit(trainer.init)(key, first.default_params)
-    batches = []
-    for i, (env, obs, kept) in enumerate(zip(state.env, state.obs, state.kept, strict=True)):
-        part = replace(state, env=env, obs=obs, kept=kept)
-        learner, params = trainer._learners[i], envs[i].default_params
-        batches.append(jax.jit(learner.experience)(part, key, params)[1])
-    learn = jax.jit(trainer._learn)
-    moved = []
-    for silent in (0, 1):
-        given = [
-            batch._replace(advantage=jnp.zeros_like(batch.advantage)) if i == silent else batch
-            for i, batch in enumerate(batches)
-        ]
-        moved.append(learn(state, tuple(given), key)[0].actor)
-    leaves = [np.concatenate([x.ravel() for x in jax.tree.leaves(actor)]) for actor in moved]
-    start = np.concatenate([x.ravel() for x in jax.tree.leaves(state.actor)])
-    assert (leaves[0] != start).any() and (leaves[1] != start).any()
-    assert (leaves[0] != leaves[1]).any()
+def test_every_scenario_counts_alike(envs):
+    """The loss is the mean of those of its students, each with its own rows and costs."""
+    trainer = Generalist(envs[0], CONFIG, envs[1:])
+    state = jax.jit(trainer.init)(jax.random.key(1), envs[0].default_params)
+    state, _ = jax.jit(trainer.update)(state, envs[0].default_params)
+    key = jax.random.key(2)
+    each = [
+        Student.loss(student, state.actor, memory, own)
+        for student, memory, own in zip(
+            trainer._students, state.memory, jax.random.split(key, 2), strict=True
+        )
+    ]
+    assert each[0] != each[1]
+    np.testing.assert_allclose(
+        trainer.loss(state.actor, state.memory, key), np.mean(each), rtol=1e-6
+    )
 
 
 def test_observations_of_all_scenarios_are_standardised_together(envs):
@@ -126,9 +139,15 @@ def test_observations_of_all_scenarios_are_standardised_together(envs):
     np.testing.assert_allclose(deviation, both.std(0), rtol=1e-5)
     trainer = Generalist(envs[0], CONFIG, envs[1:])
     state = jax.jit(trainer.init)(jax.random.key(0), envs[0].default_params)
-    for name in ("actor", "critic"):
-        centre, _ = moments(getattr(state, name))
-        np.testing.assert_array_equal(centre, moments(state.actor)[0])
+    starts = [
+        Dagger.init(student, key, env.default_params)
+        for student, key, env in zip(
+            trainer._students, jax.random.split(jax.random.key(0), 2), envs, strict=True
+        )
+    ]
+    centre, _ = moments(state.actor)
+    expected = np.mean([moments(start.actor)[0] for start in starts], 0)
+    np.testing.assert_allclose(centre, expected, rtol=1e-5)
 
 
 @pytest.mark.thorough
@@ -136,8 +155,14 @@ def test_a_run_stops_and_goes_on(trained, tmp_path):
     _, result = trained
     assert [row["steps"] for row in result.metrics] == [16, 32]
     assert all(len(row["merit"]) == 2 for row in result.metrics)
-    settings = {**SIZES, "also": NAMES[1:]}
-    common = {"settings": settings, "seeds": 2, "eval_every": 1, "eval_episodes": 2}
+    settings = {**SIZES, "also": NAMES[1:], "costs": COSTS}
+    common = {
+        "options": VIEW,
+        "settings": settings,
+        "seeds": 2,
+        "eval_every": 1,
+        "eval_episodes": 2,
+    }
     train_run("generalist", NAMES[0], steps=16, out=tmp_path / "run", **common)
     resumed = resume_run(tmp_path / "run", steps=32)
     for a, b in zip(*map(jax.tree.leaves, (resumed.state, result.state)), strict=True):
@@ -170,11 +195,20 @@ def test_what_does_not_fit_is_refused(envs):
     with pytest.raises(ValueError, match=r"others = .*environments of \('four-hosts-v0',\)"):
         Generalist(first, CONFIG)
     with pytest.raises(ValueError, match=r"also = .* look like three-hosts-v0 to a port"):
-        Generalist(first, CONFIG, (ecn_marl.make(NAMES[1], features="pet"),))
-    for wrong in ({"also": ("a", "a")}, {"shared": False}, {"follow_j": True}):
+        Generalist(first, CONFIG, (ecn_marl.make(NAMES[1], features="pet", **VIEW),))
+    for wrong in ({"also": ("a", "a")}, {"teacher": (1,)}, {"costs": COSTS}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             GeneralistConfig(**SIZES, **wrong)
+    short = replace(CONFIG, costs=(COSTS[0], ((0.0, 1.0),)))
+    with pytest.raises(
+        ValueError, match=r"costs = .* 4 finite numbers for each of 1 phases of four"
+    ):
+        Generalist(first, short, envs[1:])
     with pytest.raises(ValueError, match="unknown"):
         train_run(
-            "generalist", NAMES[0], settings={**SIZES, "also": ("no-such-v0",)}, steps=1, out="x"
+            "generalist",
+            NAMES[0],
+            settings={**SIZES, "also": ("no-such-v0",), "costs": COSTS},
+            steps=1,
+            out="x",
         )

@@ -261,7 +261,7 @@ def test_settings_of_the_oracle_do_not_reach_other_learners(tmp_path, monkeypatc
         assert actions == {"template": rc.DEPTHS} or actions["kmin_kb"] == rc.KMIN_RANGE
         assert not set(odd) & set(np.ravel(rc.DEPTHS))
         assert requests[-1]["steps"] == rc.DEFAULT_STEPS, "the same for all"
-    assert [name for name in rc.LEARNERS if rc.LEARNERS[name].taught] == ["dagger"]
+    assert [name for name in rc.LEARNERS if rc.LEARNERS[name].taught] == ["generalist", "dagger"]
     source = ast.parse(inspect.getsource(tr.train))
     assert "searches" not in {n.id for n in ast.walk(source) if isinstance(n, ast.Name)}
 

@@ -16,7 +16,7 @@ from ecn_marl.experiments import jobs, searches
 from ecn_marl.experiments import policies as po
 from ecn_marl.experiments import recipes as rc
 from ecn_marl.experiments import workflow as wf
-from ecn_marl.experiments.taught import with_oracle
+from ecn_marl.experiments.taught import with_teacher
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_training_in_a_benchmark_scenario_starts_from_its_recipe():
 def test_learners_of_the_benchmark_are_trained_by_their_names():
     for name in rc.LEARNERS:
         job = jobs.new_job(name, {}, {}, [])
-        recipe = with_oracle(rc.recipe(jobs.DEFAULT_SCENARIO, name), jobs.DEFAULT_SCENARIO, {})
+        recipe = with_teacher(rc.recipe(jobs.DEFAULT_SCENARIO, name), jobs.DEFAULT_SCENARIO, {})
         assert job.algorithm == recipe.algorithm
         assert job.options.items() >= recipe.options.items(), name
         assert job.settings.items() >= recipe.settings.items(), name

@@ -93,6 +93,12 @@ def append(
     return Ring(stored, head, jnp.minimum(ring.size + total, capacity)), lost
 
 
+def drawn(ring: Ring, key: jax.Array, n: int) -> PyTree:
+    """Rows drawn uniformly, with repetition, leaves `[n, ...]`; the ring holds one at least."""
+    slot = jax.random.randint(key, (n,), 0, ring.size)
+    return jax.tree.map(lambda x: x[slot], ring.rows)
+
+
 @struct.dataclass
 class SamplingTable:
     """Probabilities of drawing each row of a ring.
