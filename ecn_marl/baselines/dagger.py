@@ -20,6 +20,7 @@ independently of each other, and the best policy is chosen by its own episodes, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -162,10 +163,10 @@ class Dagger(Trainer):
         )
         if measured is not None:
             actor = standardise(actor, *measured.obs)
-        row = (
-            jax.ShapeDtypeStruct((env.obs_dim,), jnp.float32),
-            jax.ShapeDtypeStruct((), jnp.int32),
-        )
+        number = jax.ShapeDtypeStruct((), jnp.float32)
+        whole = jax.ShapeDtypeStruct((), jnp.int32)
+        seen = jax.ShapeDtypeStruct((env.obs_dim,), jnp.float32)
+        row = self.row(seen, whole, {"utilisation": number})
         return TrainState(
             actor=actor,
             opt=self.opt.init(actor),
@@ -189,6 +190,16 @@ class Dagger(Trainer):
             by_port if self.env.num_agents == len(by_port) else self.env.grouping.mean(by_port)
         )
         return jnp.argmax(by_agent, -1).astype(jnp.int32)
+
+    def row(self, obs: PyTree, phase: PyTree, info: Mapping[str, PyTree]) -> tuple[PyTree, ...]:
+        """What the memory keeps of a decision.
+
+        Args:
+            obs: what the agents saw.
+            phase: the phases they were in.
+            info: what the interval brought, `info` of the environment.
+        """
+        return obs, phase
 
     def update(self, state: TrainState, params: PyTree) -> tuple[TrainState, dict[str, Array]]:
         """Roll out, ask the teacher, fit the network to its answers."""
@@ -225,7 +236,7 @@ class Dagger(Trainer):
             )
             means = {name: info[name].mean() for name in ("queue_mean", "utilisation")}
             means |= {"reward": reward.mean(), "agreement": (own == right).mean()}
-            return (env_state, next_obs), ((obs, phase), means)
+            return (env_state, next_obs), (self.row(obs, phase, info), means)
 
         shared = (state.actor, chance, params)
         carry = (state.env, state.obs)

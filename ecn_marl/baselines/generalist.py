@@ -10,14 +10,16 @@ phase of each scenario, and how far log J rises if another one is taken in that 
 (`search.costs_in`). An update is that of `Dagger`, in all scenarios at once:
 
     roll out in every scenario, under the student (at first the teacher)
-    ->  observation and phase of every port go into a memory, one per scenario
+    ->  observation, phase and utilisation of every port go into a memory, one per scenario
     ->  `gradient_steps` steps on the squared distance between the network's outputs and minus the
         costs of all settings, in rows drawn from every memory
 
 Where phases look alike to a port, the network learns the mean of their costs, and the setting with
 the lowest one is the best that can be done with what it sees. Ross and Bagnell, "Reinforcement and
 Imitation Learning via Interactive No-Regret Learning", arXiv 1406.5979, 2014, regress costs-to-go
-in the same way; here the cost is that of a whole phase, divided by the share of the rows in it.
+in the same way. Here the cost is that of a whole phase, spread over the decisions in it, and a
+decision counts as much as its port was used in the interval that followed: what an idle port sets
+costs nothing, and most ports are idle most of the time.
 
 A run belongs to its first scenario, which `train --scenario` names; `also` has the others. They
 take its options: features, actions, interval, reward. Checkpoints are chosen by the mean over all.
@@ -25,7 +27,7 @@ take its options: features, actions, interval, reward. Checkpoints are chosen by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import jax
@@ -40,7 +42,10 @@ from ecn_marl.baselines.rl.networks import moments, standardise
 from ecn_marl.envs.interface import Environment, PortEnvironment
 
 RAREST = 0.1
-"""Share of the rows that a phase counts as at least, so that a rare one does not outweigh all."""
+"""Share of what is carried that a phase counts as at least: a rare one is not to outweigh all."""
+
+IDLE = 1e-3
+"""Sum of utilisations below which rows count less, down to nothing where nothing was carried."""
 
 Costs = tuple[tuple[float, ...], ...]
 """Cost of each setting in each phase of a scenario."""
@@ -108,14 +113,22 @@ class Student(Dagger):
             raise bad_value("costs", self.costs.tolist(), allowed)
         return tuple(int(choice) for choice in self.costs.argmin(1))
 
+    def row(self, obs: PyTree, phase: PyTree, info: Mapping[str, PyTree]) -> tuple[PyTree, ...]:
+        """What the memory keeps of a decision, and how much it counts."""
+        return obs, phase, info["utilisation"]
+
     def loss(self, actor: PyTree, memory: PyTree, key: jax.Array) -> Float[Array, ""]:
-        """Mean squared distance to minus the costs, summed over settings."""
-        obs, phase = replay.drawn(memory, key, self.config.batch)
-        held = jnp.arange(memory.capacity) < memory.size
-        in_phase = jax.nn.one_hot(memory.rows[1], len(self.costs)) * held[:, None]
-        share = in_phase.sum(0) / memory.size
+        """Squared distance to minus the costs, summed over settings, a mean over what was carried.
+
+        Empty slots of the memory carry nothing.
+        """
+        _, phases, carried = memory.rows
+        in_phase = jax.nn.one_hot(phases, len(self.costs)) * carried[:, None]
+        share = in_phase.sum(0) / jnp.maximum(carried.sum(), IDLE)
         costs = self.costs / jnp.maximum(share, RAREST)[:, None]
-        return ((jnp.asarray(self.net.apply(actor, obs)) + costs[phase]) ** 2).sum(-1).mean()
+        obs, phase, used = replay.drawn(memory, key, self.config.batch)
+        error = ((jnp.asarray(self.net.apply(actor, obs)) + costs[phase]) ** 2).sum(-1)
+        return (used * error).sum() / jnp.maximum(used.sum(), IDLE)
 
 
 class Generalist(Student):

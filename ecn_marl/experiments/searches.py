@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ecn_marl.baselines.oracle import NEEDS, RULE
+from ecn_marl.baselines.oracle import NEEDS, RULE, SEARCHED
 from ecn_marl.baselines.search import Effort, Progress, Search, SearchResult
 from ecn_marl.envs.registry import VIEW, lookup, make
 from ecn_marl.experiments.json_files import json_types, save_json
@@ -59,7 +59,7 @@ def find(
     """The settings of a reference policy.
 
     Args:
-        name: one of `oracle.SEARCHED`.
+        name: one of `oracle.SEARCHED`, or `oracle.CHOICES`.
         scenario: name of the scenario.
         options: options of `ecn_marl.make`.
         effort: how much is searched.
@@ -95,7 +95,8 @@ def find(
 def shipped(scenario: str) -> tuple[str, ...]:
     """Reference policies of a scenario whose search ships with the package."""
     files = sorted((REFERENCES / scenario).glob("*.json"))
-    return tuple(json.loads(file.read_text())["found"]["name"] for file in files)
+    names = (json.loads(file.read_text())["found"]["name"] for file in files)
+    return tuple(name for name in names if name in SEARCHED)
 
 
 def shipped_search(name: str, scenario: str, options: Mapping[str, object]) -> SearchResult | None:

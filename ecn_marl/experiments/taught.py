@@ -85,13 +85,12 @@ def _with_costs(
         return recipe
     view = {**recipe.options, **options}
     choices = tuple(EcnSetting(*map(float, x)) for x in view["action_options"]["template"])
-    searched = {**options, "interval_us": view["interval_us"]}
     effort = Effort(episodes=COST_EPISODES, grid=choices)
     names = (scenario, *settings.get("also", recipe.settings.get("also", ())))
     costs = []
     for name in names:
         own = None if folder is None else folder / name
-        found = searches.find(CHOICES, name, searched, effort, own, progress)
+        found = searches.find(CHOICES, name, options, effort, own, progress)
         rows = np.round(costs_in(found, choices), DIGITS).tolist()
         costs.append(tuple(tuple(row) for row in rows))
     return replace(recipe, settings={**recipe.settings, "costs": tuple(costs)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,15 @@ COSTS = (
 CONFIG = GeneralistConfig(**SIZES, also=NAMES[1:], costs=COSTS)
 
 
+@dataclass(frozen=True)
+class Busy(Phased):
+    """The toy with ports that are used."""
+
+    def step(self, key, state, action, params):
+        *results, info = super().step(key, state, action, params)
+        return (*results, info | {"utilisation": jnp.ones(self.num_agents)})
+
+
 def scenario(hosts: int) -> Scenario:
     """Bursts to hosts of a switch; two intervals."""
     bursts = Incast(load=0.6, n_max=2, flow_kb=50.0, width=2)
@@ -85,10 +94,10 @@ def test_where_phases_look_alike_the_mean_cost_decides():
     costs = ((0.3, 0.3, 0.3, 0.1, 0.0), (0.0, 0.5, 1.0, 2.0, 3.0))
     rng = np.random.default_rng(0)
     phase = (rng.random(4096) < 0.25).astype(np.int32)
-    env = Phased()
-    memory = Ring(
-        (jnp.ones((4096, env.obs_dim)), jnp.asarray(phase)), jnp.int32(0), jnp.int32(4096)
-    )
+    env = Busy()
+    carried = rng.random(4096).astype(np.float32)
+    rows = (jnp.ones((4096, env.obs_dim)), jnp.asarray(phase), jnp.asarray(carried))
+    memory = Ring(rows, jnp.int32(0), jnp.int32(4096))
     settings = GeneralistConfig(hidden=(8,), gradient_steps=400, lr=1e-2, costs=(costs,))
     trainer = Generalist(env, settings)
     actor = trainer.init(jax.random.key(0), ToyParams(max_steps=10)).actor
@@ -104,7 +113,7 @@ def test_where_phases_look_alike_the_mean_cost_decides():
 def test_phases_that_are_seen_are_taught_apart():
     costs = ((0.0, 1.0, 2.0, 3.0, 4.0), (4.0, 3.0, 2.0, 1.0, 0.0))
     trainer = Generalist(
-        Phased(), GeneralistConfig(**{**SIZES, "capacity": 4096}, lr=1e-2, costs=(costs,))
+        Busy(), GeneralistConfig(**{**SIZES, "capacity": 4096}, lr=1e-2, costs=(costs,))
     )
     rows = train(trainer, ToyParams(max_steps=10), steps=40 * 8, seed=0).metrics
     assert rows[0]["agreement"] < 0.9 < rows[-1]["agreement"]
