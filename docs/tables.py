@@ -75,6 +75,7 @@ TABLES: dict[str, Callable[[], str]] = {
         learners.learners_packets,
         learners.learners_of_jobs,
         learners.learners_imitating,
+        learners.generalist_sealed,
         learners.generalists,
         learners.arms_of_learners,
         learners.ablations,

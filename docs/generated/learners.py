@@ -20,6 +20,9 @@ PICTURE = ROOT / "docs" / "pictures" / "learners.png"
 
 GENERALIST = "pretrained:generalist"
 
+SPECIALIST = "pretrained:{}-mappo"
+"""The policy that ships for a scenario alone, by the scenario's name without its version."""
+
 LEARNERS = (GENERALIST, "ippo", "mappo", "ddqn-fct")
 
 SHOWN = ("oracle", *LEARNERS, "rule", "static:secn1", "random")
@@ -28,7 +31,7 @@ SHOWN = ("oracle", *LEARNERS, "rule", "static:secn1", "random")
 
 def results() -> str:
     """The table of the README: J relative to that of the best static setting, sealed episodes."""
-    scenarios = _sealed()
+    scenarios = _shown()
     rows = [
         [f"`{name}`", *(_ratio(x) if (x := _to_static(s, name)) else DASH for s in scenarios)]
         for name in SHOWN
@@ -39,18 +42,24 @@ def results() -> str:
 
 def _to_static(scenario: Mapping[str, Any], name: str) -> tuple[float, float] | None:
     """Mean difference of log J to `static:best`, and half of its interval; None if not scored."""
-    scores = scenario["scores"]
+    scores = scenario["of_generalist" if name == GENERALIST else "scores"]
     found = scores.get(scenario["oracle"] if name == "oracle" else name)
     if found is None:
         return None
     return crossed_interval(np.log(np.array(found)) - np.log(np.array(scores["static:best"])))
 
 
+def _shown() -> list[dict[str, Any]]:
+    """Rows of the benchmark, with the scores of the generalist, which are of another set."""
+    generalist = {row["scenario"]: row["scores"] for row in _read("generalist.json")["scenarios"]}
+    return [row | {"of_generalist": generalist[row["scenario"]]} for row in _sealed()]
+
+
 def plot() -> bytes:
     """The learners, the rule and the oracle beside the best static setting, as PNG."""
     from ecn_marl.render.plots import COLOURS, Page
 
-    scenarios = _sealed()
+    scenarios = _shown()
     page = Page(1, (9.0, 2.6), columns=len(scenarios))
     page.figure.patch.set_alpha(0.0)
     names = SHOWN[: SHOWN.index("random")]
@@ -118,6 +127,11 @@ def learners_imitating() -> str:
     return _beside_the_rule(_read("dagger.json")["scenarios"])
 
 
+def generalist_sealed() -> str:
+    """The generalist beside the policies that ship for one scenario, on sealed episodes."""
+    return _beside_the_rule(_read("generalist.json")["scenarios"])
+
+
 def _sealed(jobs: bool = False) -> list[dict[str, Any]]:
     """Rows of the sealed results, in the order of the recipes.
 
@@ -138,7 +152,8 @@ def _has_own_parts(row: Mapping[str, Any]) -> bool:
 def _beside_the_rule(scenarios: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for scenario in scenarios:
-        known = (*scenario["seeds"], GENERALIST, "rule", scenario["oracle"], "static:best")
+        own = SPECIALIST.format(scenario["scenario"].removesuffix("-v0"))
+        known = (*scenario["seeds"], GENERALIST, own, "rule", scenario["oracle"], "static:best")
         best_first = sorted(scenario["J"], key=scenario["J"].__getitem__)
         policies = best_first if _has_own_parts(scenario) else known
         for name in (policy for policy in policies if policy in scenario["J"]):
@@ -164,14 +179,22 @@ def generalists() -> str:
     """J of policies for many networks, to that of the best static setting of each."""
     found, rows = _read("generalists.json"), []
     for scenario, scores in found["J"].items():
+        base = np.log(np.array(scores["static"]))
         cells = []
-        for name in ("generalist", "steady", "secn1", "rule", "oracle"):
-            ratio = scores.get(name, np.nan) / scores["static"]
-            learnt = "" if scenario in found["learnt"].get(name, (scenario,)) else ", not learnt"
-            cells.append(DASH if np.isnan(ratio) else f"{ratio:.2f}{learnt}")
-        rows.append((f"`{scenario}`", *cells, f"{scores['static']:.2f}"))
-    head = ("scenario", "`pretrained:generalist`", "with steady traffic", "SECN1", "`rule`")
-    return markdown((*head, "`oracle`", "J of the static setting"), rows)
+        for name in (GENERALIST, "before", "static:secn1"):
+            if name not in scores:
+                cells.append(DASH)
+                continue
+            j = np.log(np.array(scores[name]))
+            cells.append(
+                _ratio(crossed_interval((j - base)[None]))
+                if j.ndim
+                else f"{np.exp(j - base.mean()):.2f}"
+            )
+        learnt = "yes" if scenario in found["learnt"] else "no"
+        rows.append((f"`{scenario}`", learnt, *cells, f"{np.exp(base.mean()):.2f}"))
+    head = ("scenario", "learnt", "`pretrained:generalist`", "PPO in seven scenarios", "SECN1")
+    return markdown((*head, "J of the static setting"), rows)
 
 
 def _slower(classes: dict[str, float]) -> str:

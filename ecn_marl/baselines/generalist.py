@@ -75,10 +75,9 @@ class GeneralistConfig(DaggerConfig):
             raise bad_value("also", self.also, "names of scenarios, each once")
         if self.teacher:
             raise bad_value("teacher", self.teacher, "(): the setting of the lowest cost teaches")
-        if len(self.costs) != 1 + len(self.also):
-            raise bad_value(
-                "costs", self.costs, f"a table for each of {1 + len(self.also)} scenarios"
-            )
+        if self.costs and len(self.costs) != 1 + len(self.also):
+            allowed = f"a table for each of {1 + len(self.also)} scenarios"
+            raise bad_value("costs", self.costs, allowed)
 
     @property
     def steps_per_update(self) -> int:
@@ -156,9 +155,13 @@ class Generalist(Student):
             others: those of the scenarios `config.also`, with the same options.
 
         Raises:
-            ValueError: other environments than those of `also`, one whose agents see or do
-                something else, or see `Student`.
+            ValueError: no costs, other environments than those of `also`, one whose agents see or
+                do something else, or see `Student`.
         """
+        if not config.costs:
+            raise bad_value(
+                "costs", config.costs, "a table for each scenario, see `GeneralistConfig`"
+            )
         super().__init__(env, config, config.costs[0])
         names = tuple(other.name for other in others)
         if names != config.also:

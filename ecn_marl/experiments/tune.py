@@ -80,18 +80,20 @@ _Q: Space = {
     "epsilon_min": Choice((0.02, 0.05, 0.1)),
 }
 
+_TAUGHT: Space = {
+    "lr": LogUniform(3e-4, 3e-3),
+    "rollout": Choice((32, 64, 128)),
+    "gradient_steps": Choice((16, 32, 64)),
+    "teacher_decay": Choice((0.0, 0.8, 0.95)),
+    "hidden": _WIDTHS,
+}
+
 SPACES: dict[str, Space] = {
     "ippo": _PPO,
     "mappo": _PPO,
     "gnn": _PPO,
-    "dagger": {
-        "lr": LogUniform(3e-4, 3e-3),
-        "rollout": Choice((32, 64, 128)),
-        "gradient_steps": Choice((16, 32, 64)),
-        "batch": Choice((256, 1024)),
-        "teacher_decay": Choice((0.0, 0.8, 0.95)),
-        "hidden": _WIDTHS,
-    },
+    "dagger": {**_TAUGHT, "batch": Choice((256, 1024))},
+    "generalist": _TAUGHT,
     "sac": {
         "lr": LogUniform(1e-4, 3e-3),
         "gamma": Choice((0.95, 0.98, 0.99, 0.995)),

@@ -208,6 +208,8 @@ def test_what_does_not_fit_is_refused(envs):
     for wrong in ({"also": ("a", "a")}, {"teacher": (1,)}, {"costs": COSTS}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             GeneralistConfig(**SIZES, **wrong)
+    with pytest.raises(ValueError, match=r"costs = \(\) .* a table for each scenario"):
+        Generalist(first, replace(CONFIG, costs=()), envs[1:])
     short = replace(CONFIG, costs=(COSTS[0], ((0.0, 1.0),)))
     with pytest.raises(
         ValueError, match=r"costs = .* 4 finite numbers for each of 1 phases of four"
