@@ -52,7 +52,7 @@ def _to_static(scenario: Mapping[str, Any], name: str) -> tuple[float, float] | 
 def _shown() -> list[dict[str, Any]]:
     """Rows of the benchmark, with the scores of the generalist, which are of another set."""
     generalist = {row["scenario"]: row["scores"] for row in _read("generalist.json")["scenarios"]}
-    return [row | {"of_generalist": generalist[row["scenario"]]} for row in _sealed()]
+    return [row | {"of_generalist": generalist.get(row["scenario"], {})} for row in _sealed()]
 
 
 def plot() -> bytes:
