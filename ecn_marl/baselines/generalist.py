@@ -159,9 +159,11 @@ class Generalist(Student):
                 do something else, or see `Student`.
         """
         if not config.costs:
-            raise bad_value(
-                "costs", config.costs, "a table for each scenario, see `GeneralistConfig`"
+            allowed = (
+                "a table for each scenario; `train` and `bench` search for it where rewards "
+                "are in completion times"
             )
+            raise bad_value("costs", config.costs, allowed)
         super().__init__(env, config, config.costs[0])
         names = tuple(other.name for other in others)
         if names != config.also:
