@@ -99,19 +99,22 @@ def shipped(scenario: str) -> tuple[str, ...]:
     return tuple(name for name in names if name in SEARCHED)
 
 
-def shipped_search(name: str, scenario: str, options: Mapping[str, object]) -> SearchResult | None:
+def shipped_search(
+    name: str, scenario: str, options: Mapping[str, object], effort: Effort | None = None
+) -> SearchResult | None:
     """A search that ships with the package; None if it was made for other episodes.
 
     Args:
-        name: one of `oracle.SEARCHED`.
+        name: one of `oracle.SEARCHED`, or `oracle.CHOICES`.
         scenario: name of the scenario.
         options: options of `ecn_marl.make`.
+        effort: how much was searched.
     """
     file = REFERENCES / scenario / f"{file_name(name)}.json"
     if not file.is_file():
         return None
     stored = json.loads(file.read_text())
-    facts = search_request(scenario, {**options, **NEEDS.get(name, {})}, Effort())
+    facts = search_request(scenario, {**options, **NEEDS.get(name, {})}, effort or Effort())
     stored["asked"]["code"] = facts["code"]  # results that ship stay valid for newer code
     return SearchResult.from_dict(stored["found"]) if stored["asked"] == facts else None
 

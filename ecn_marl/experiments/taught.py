@@ -80,7 +80,11 @@ def _with_costs(
     progress: Progress | None,
     settings: Mapping[str, Any],
 ) -> Recipe:
-    """A recipe whose trainer knows the costs of its settings in all of its scenarios."""
+    """A recipe whose trainer knows the costs of its settings in all of its scenarios.
+
+    Searches that ship are taken here even where a folder keeps those of a comparison: costs teach,
+    nothing is compared with them.
+    """
     if "costs" in settings:
         return recipe
     view = {**recipe.options, **options}
@@ -90,7 +94,8 @@ def _with_costs(
     costs = []
     for name in names:
         own = None if folder is None else folder / name
-        found = searches.find(CHOICES, name, options, effort, own, progress)
+        found = searches.shipped_search(CHOICES, name, options, effort)
+        found = found or searches.find(CHOICES, name, options, effort, own, progress)
         rows = np.round(costs_in(found, choices), DIGITS).tolist()
         costs.append(tuple(tuple(row) for row in rows))
     return replace(recipe, settings={**recipe.settings, "costs": tuple(costs)})
