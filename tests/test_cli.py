@@ -49,6 +49,12 @@ def test_version():
     assert (result.exit_code, result.stdout) == (0, f"ecn-marl {version('ecn-marl')}\n")
 
 
+def test_the_command_alone_shows_its_help():
+    result = run()
+    assert "Usage" in result.output and "train" in result.output
+    assert result.exit_code == 2, "nothing was asked for"  # as every group of click's
+
+
 def test_help_is_light():
     code = (
         "import sys, typer.testing as t; from ecn_marl.cli import app; "

@@ -89,7 +89,7 @@ class OneLineErrors(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line; `--ray` without an address is `--ray=local`."""
-        following = [*args[1:], "-"]
+        following = [*args[1:], "-"][: len(args)]  # none after none
         alone = [a == "--ray" and b.startswith("-") for a, b in zip(args, following, strict=True)]
         args = [f"{a}=local" if bare else a for a, bare in zip(args, alone, strict=True)]
         return list(super().parse_args(ctx, args))
