@@ -27,8 +27,9 @@ QUICK = {
     "acc-storage-small-v0": 20,
     "acc-training-small-v0": 300,
 }
-"""Those with traffic of a kind of their own, and how many intervals every run of the suite plays:
-senders without marks, disks that answer, and steps of a training. Whole episodes are `thorough`."""
+"""Those with traffic of a kind of their own, and how many intervals they play: senders without
+marks, disks that answer, and steps of a training. Whole episodes are `thorough`, and so are senders
+without marks: `sim/test_classes.py` has them in a smaller network."""
 
 SETTINGS = ((5, 200, 0.01), (100, 400, 0.2), (5, 10, 1.0))
 """SECN1, SECN2 and a shallow setting."""
@@ -74,7 +75,13 @@ def check(name: str, **options: Any) -> dict[str, np.ndarray]:
     return columns
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.thorough if name.startswith("acc-tcp") else ())
+        for name in QUICK
+    ],
+)
 def test_small_scenarios_count_and_keep_every_byte(name):
     columns = check(name, max_steps=QUICK[name])
     if name.startswith("acc-tcp"):

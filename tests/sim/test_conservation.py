@@ -109,7 +109,7 @@ def test_same_seed_same_bits():
 
 def test_a_batch_gives_the_bits_of_single_runs():
     """Different seeds, parameters and thresholds side by side."""
-    name = "leaf-spine, PFC"
+    name = "star, drops"
     sim, seeds = RANDOM[name], range(4)
     cases = [random_params(sim, np.random.default_rng(seed)) for seed in seeds]
     params, ecn = jax.tree.map(lambda *x: np.stack(x), *cases)
