@@ -44,6 +44,8 @@ def empty_leaves(tree) -> list[str]:
 
 def twin(name: str) -> str:
     """The small scenario that a large one only differs from in size."""
+    if "-full-" in name:
+        return name.replace("-full-", "-")
     return name.replace("-64-", "-16-").replace("-v0", "-small-v0")
 
 

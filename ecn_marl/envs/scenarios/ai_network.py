@@ -1,10 +1,15 @@
-"""What scenarios of AI fabrics share: links, senders, clock, and ideal times of jobs' steps."""
+"""What scenarios of AI fabrics share: links, senders, clock, ideal times, and clusters of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim.network.topology import Topology, leaf_spine
+from ecn_marl.sim.traffic.graphs import Graph
+from ecn_marl.sim.traffic.jobs import Requests
 from ecn_marl.sim.units import GBPS
 
 HOST_GBPS = 100.0
@@ -54,3 +59,59 @@ def ring_us(hosts: int, size: int) -> float:
 def fill_us(size: int) -> float:
     """Time in which `size` bytes of payload fill a host's link, and a round trip."""
     return WIRE * size / RATE + FAR_US
+
+
+PAIRS, SHARING = 4, 2
+"""Pairs of leaves of a cluster, and copies of the small scenario that share a pair."""
+
+
+def cluster(small: Scenario, uplink_gbps: float) -> Scenario:
+    """Eight copies of a scenario of two leaves and two spines, in one cluster.
+
+    It has 8 leaves, twice as large, and 4 spines. Two copies share a pair of leaves, and the hosts
+    of a leaf change places in every episode. It is for tests of scale, and of policies of the small
+    one: none is trained on it.
+
+    Args:
+        small: the scenario; its traffic is of `Graph`s and `Requests`.
+        uplink_gbps: rate of its uplinks, Gb/s.
+    """
+    half = small.topology.n_hosts // 2
+    leaves = [tuple(range(SHARING * half * i, SHARING * half * (i + 1))) for i in range(2 * PAIRS)]
+    copies = [
+        left[half * i :][:half] + right[half * i :][:half]
+        for left, right in zip(leaves[::2], leaves[1::2], strict=True)
+        for i in range(SHARING)
+    ]
+    sources = len(small.traffic)
+    return replace(
+        small,
+        topology=fabric(SHARING * half, uplink_gbps, leaves=2 * PAIRS, spines=2 * SHARING),
+        traffic=tuple(_between(hosts, source) for hosts in copies for source in small.traffic),
+        slots=small.slots * len(copies),
+        placement=tuple(leaves),
+        phased_by=None,
+        objective=tuple(
+            replace(
+                part,
+                sources=tuple(sources * i + j for i in range(len(copies)) for j in part.sources),
+            )
+            for part in small.objective
+        ),
+    )
+
+
+def _between(hosts: Sequence[int], source: Any) -> Graph | Requests:
+    """A source between other hosts: number i is `hosts[i]`."""
+    if isinstance(source, Requests):
+        senders, receivers = (
+            tuple(hosts[i] for i in side) for side in (source.sources, source.destinations)
+        )
+        return replace(source, sources=senders, destinations=receivers)
+    assert isinstance(source, Graph)
+    return replace(
+        source,
+        nodes=tuple(
+            replace(node, src=hosts[node.src], dst=hosts[node.dst]) for node in source.nodes
+        ),
+    )

@@ -25,6 +25,8 @@ DISPATCH, COMBINE = 57_000, 114_000
 CACHE, WIDTH = 6_000_000, 6
 """Bytes of a cache that is loaded, and its parts."""
 
+UPLINK_GBPS = 300.0
+
 
 def rounds() -> tuple[Node, ...]:
     """Dispatch to all other hosts; a host's results go back once it has what all have sent it."""
@@ -57,7 +59,7 @@ def scenario() -> Scenario:
     )
     ideal_us = ai.fill_us(7 * DISPATCH) + 20.0 + ai.fill_us(7 * COMBINE)
     return Scenario(
-        topology=ai.fabric(6, uplink_gbps=300.0),
+        topology=ai.fabric(6, uplink_gbps=UPLINK_GBPS),
         traffic=(Graph(rounds(), pause_us=100.0, pause_jitter=0.2), *caches),
         slots=160,
         slowdown_weights=ai.JOBS_ALONE,
@@ -70,3 +72,8 @@ def scenario() -> Scenario:
         max_steps=320,
         **ai.COMMON,
     )
+
+
+def full() -> Scenario:
+    """Eight of them, 8 leaves of 12 hosts, 4 spines: 160 ports; episodes of 32 ms."""
+    return ai.cluster(scenario(), UPLINK_GBPS)

@@ -22,6 +22,8 @@ HOT, COLD, ROUNDS = 400_000, 100_000, 4
 FILE, WIDTH = 8_000_000, 4
 """Bytes of a file that is read, and its parts."""
 
+UPLINK_GBPS = 300.0
+
 
 def rounds() -> tuple[Node, ...]:
     """Rounds of all-to-all; a host begins one when all it is sent in the last one has arrived."""
@@ -50,7 +52,7 @@ def scenario() -> Scenario:
     )
     ideal_us = ROUNDS * ai.fill_us((len(EXPERTS) - 1) * HOT) + (ROUNDS - 1) * 10.0
     return Scenario(
-        topology=ai.fabric(6, uplink_gbps=300.0),
+        topology=ai.fabric(6, uplink_gbps=UPLINK_GBPS),
         traffic=(Graph(rounds(), pause_us=300.0, pause_jitter=0.5), *reads),
         slots=160,
         slowdown_weights=ai.JOBS_ALONE,
@@ -62,3 +64,8 @@ def scenario() -> Scenario:
         max_steps=320,
         **ai.COMMON,
     )
+
+
+def full() -> Scenario:
+    """Eight of them, 8 leaves of 12 hosts, 4 spines: 160 ports; episodes of 32 ms."""
+    return ai.cluster(scenario(), UPLINK_GBPS)

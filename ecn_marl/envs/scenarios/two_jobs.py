@@ -55,3 +55,8 @@ def scenario() -> Scenario:
         max_steps=320,
         **ai.COMMON,
     )
+
+
+def full() -> Scenario:
+    """Sixteen jobs, 8 leaves of 16 hosts, 4 spines: 192 ports; episodes of 32 ms."""
+    return ai.cluster(scenario(), UPLINK_GBPS)

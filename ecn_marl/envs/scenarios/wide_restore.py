@@ -20,6 +20,8 @@ READERS, STORAGE = (0, 1, 2, 3), tuple(range(4, 16))
 WIDTHS, STRIPE = (8, 16, 32, 16), 24_000_000
 """Parts of the stripes of each reader, and their bytes."""
 
+UPLINK_GBPS = 400.0
+
 
 def scenario() -> Scenario:
     """2 leaves of 8 hosts, 2 spines, not oversubscribed: 24 ports; episodes of 32 ms."""
@@ -36,7 +38,7 @@ def scenario() -> Scenario:
         Timeline((8000.0,), names=("all",)), (0.15,), sources=STORAGE, destinations=READERS
     )
     return Scenario(
-        topology=ai.fabric(8, uplink_gbps=400.0),
+        topology=ai.fabric(8, uplink_gbps=UPLINK_GBPS),
         traffic=(*reads, requests),
         slots=512,
         slowdown_weights=(0.005, 0.0, 0.0),
@@ -48,3 +50,8 @@ def scenario() -> Scenario:
         max_steps=320,
         **ai.COMMON,
     )
+
+
+def full() -> Scenario:
+    """Eight of them, 8 leaves of 16 hosts, 4 spines: 192 ports; episodes of 32 ms."""
+    return ai.cluster(scenario(), UPLINK_GBPS)
