@@ -74,6 +74,7 @@ TABLES: dict[str, Callable[[], str]] = {
         learners.learners_sealed,
         learners.learners_packets,
         learners.learners_of_jobs,
+        learners.learners_on_fabrics,
         learners.learners_imitating,
         learners.generalist_sealed,
         learners.generalists,

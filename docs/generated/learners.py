@@ -122,6 +122,27 @@ def learners_of_jobs() -> str:
     return _beside_the_rule(_sealed(jobs=True))
 
 
+ELSEWHERE = (
+    *("oracle", "ippo", GENERALIST, "rule"),
+    *("static:secn1", "static:secn2", "dynamic:climb", "dynamic:relative"),
+)
+"""Columns of the table of AI fabrics in which no policy is far from the best static setting."""
+
+
+def learners_on_fabrics() -> str:
+    """J relative to that of the best static setting, sealed episodes of the other AI fabrics."""
+    rows = []
+    for scenario in _read("ai-fabrics/learners.json")["scenarios"]:
+        scores = scenario["scores"]
+        base = np.log(np.array(scores["static:best"]))
+        ratios = [
+            _ratio(crossed_interval(np.log(np.array(scores[name])) - base)) for name in ELSEWHERE
+        ]
+        rows.append((f"`{scenario['scenario']}`", f"{scenario['J']['static:best']:.2f}", *ratios))
+    names = [f"`{name}`" for name in ELSEWHERE]
+    return markdown(("scenario", "J of `static:best`", *names), sorted(rows))
+
+
 def learners_imitating() -> str:
     """`dagger` on sealed episodes of scenarios whose other learners were scored on older ones."""
     return _beside_the_rule(_read("dagger.json")["scenarios"])
