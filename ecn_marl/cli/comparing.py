@@ -67,10 +67,10 @@ def bench(
             "--algorithms",
             "--algos",
             metavar="NAME,NAME,…",
-            help="What to compare. Learners: ippo, mappo, gnn, dagger, sac, pqn, vdn, pet, ddqn, "
-            "c-acc, haecn, ddqn-fct, haecn-fct. Rules: SECN1, SECN2, static:ports, oracle:ports, "
-            "rule, dynamic:pi, random, …; static:best and oracle are always there. With "
-            "papers: rows such as pet:published, or families of rows such as pet. With adpg: "
+            help="What to compare. Learners: ippo, mappo, gnn, dagger, generalist, sac, pqn, vdn, "
+            "pet, ddqn, c-acc, haecn, ddqn-fct, haecn-fct. Rules: SECN1, SECN2, static:ports, "
+            "oracle:ports, rule, dynamic:pi, random, …; static:best and oracle are always there. "
+            "With papers: rows such as pet:published, or families of rows such as pet. With adpg: "
             "learners of rates, LEARNER:int8, senders.",
             show_default="ippo, mappo, the papers' learners, rule, SECN1, SECN2, random",
         ),
