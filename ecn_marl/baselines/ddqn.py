@@ -269,7 +269,7 @@ class DDQN(Trainer):
             params: PyTree,
         ) -> tuple[PyTree, PyTree]:
             env_state, obs, gate = carry
-            act_key, env_key = jax.random.split(key)
+            act_key, keep_key, env_key = jax.random.split(key, 3)
             q = self.learner.values(actor, obs)
             exploring, random_action = ql.explore(act_key, self.head, q, chance)
             # A random setting takes no inference, so idle ports explore as well.
@@ -288,7 +288,6 @@ class DDQN(Trainer):
             # From here on `gate` says which ports keep their action in the next interval.
             gate = self._watch(gate, action, reward, info)
             if c.persistence:
-                keep_key = jax.random.fold_in(act_key, 1)
                 keep = jax.random.bernoulli(keep_key, c.persistence, gate.idle.shape)
                 gate = replace(gate, action=action, idle=keep)
             learnt_reward = c.reward_scale * (reward - offset)

@@ -63,13 +63,23 @@ def shared_networks(
         allowed = "a run of ippo whose agents share parameters, or of dagger"
         raise bad_value("pretrained", str(run), allowed)
     trained = make(config["scenario"], **config["options"])
-    if (env.obs_dim, env.action) != (trained.obs_dim, trained.action):
+    if not _alike(env, trained):
         raise bad_value("pretrained", str(run), f"a run whose agents see and do as in {env.name}")
+    own_critic = config["algorithm"] == "ippo"
+    if own_critic and (settings.get("value_norm") or config["settings"].get("value_norm")):
+        allowed = f"False, here and in {run}: its critic goes on, but not the scale of its values"
+        raise bad_value("value_norm", True, allowed)
     own, other = _form(settings), _form(config["settings"])
     for name in (x for x in other if settings and own[x] != other[x]):
         raise bad_value(name, settings.get(name), f"{other[name]}, as {run} has it (pretrained)")
     state = run_state(run)
     return state.actor, getattr(state, "critic", None)
+
+
+def _alike(env: EcnEnv, trained: EcnEnv) -> bool:
+    """Whether agents of two environments see and do the same, at whatever interval."""
+    own, other = ((x.feature.names, x.feature.history, x.obs_dim, x.action) for x in (env, trained))
+    return bool(own == other)
 
 
 STARTS = ("ippo", "dagger")
@@ -147,7 +157,7 @@ def run_controller(
     config = read_config(run)
     settings = algorithm_config(config["algorithm"], **config["settings"])
     trained = make(config["scenario"], **config["options"])
-    if (env.obs_dim, env.action) != (trained.obs_dim, trained.action):
+    if not _alike(env, trained):
         raise bad_value("scenario", env.name, f"one whose agents see and do as in {trained.name}")
     if not getattr(settings, "shared", True) and env.num_agents != trained.num_agents:
         raise bad_value("scenario", env.name, f"{trained.num_agents} agents, one policy for each")

@@ -414,6 +414,15 @@ class EcnEnv:
             ecn = ecn.during(self.phase(state, params))
         return tm.act(self.telemetry, state.telemetry, self.wide(ecn), self.sim.topology)
 
+    def in_force_by_tick(self, state: EnvState, ecn: Ecn, params: EnvParams) -> Ecn:
+        """Thresholds in every tick of the next interval, `[K, P]`, if these are set now."""
+        new, _ = self.in_force(state, ecn, params)
+        late = self.telemetry.late(self.interval_us, self.sim.tick_us)[1]
+        ticks = np.arange(self.sim.interval_steps // self.sim.tick_steps)
+        early = (ticks < late).reshape(-1, *(1,) * jnp.ndim(new.kmin))
+        by_tick: Ecn = jax.tree.map(lambda old, now: jnp.where(early, old, now), state.ecn, new)
+        return by_tick
+
     @property
     def _steps_count(self) -> bool:
         """Whether steps of jobs are a part of the reward."""

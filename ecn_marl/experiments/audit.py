@@ -107,6 +107,7 @@ def audit(
         seeds = [int(row["seed"]) for row in dataset.facts["policies"]]
         arrays = [dataset.arrays(seed=number) for number in seeds]
         facts = dataset.facts
+    common = {"checkpoint": checkpoint, **options}
     chosen = _ports([x["action"] for x in arrays], ports, policy)
     names = [facts["agents"][i] for i in chosen]
     rows = []
@@ -123,7 +124,7 @@ def audit(
         "ports": names,
         "seeds": rows,
         "label": label_of(rows),
-        "gap": None if reactive is None else _gap(diagnostics, policy, reactive, facts),
+        "gap": None if reactive is None else _gap(diagnostics, (policy, reactive), facts, common),
     }
 
 
@@ -209,15 +210,20 @@ def _probes(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _gap(diagnostics: Any, policy: str, reactive: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """How much memory gains in −ln J, over pairs of seeds."""
+def _gap(
+    diagnostics: Any,
+    policies: tuple[str, str],
+    facts: Mapping[str, Any],
+    common: Mapping[str, Any],
+) -> dict[str, Any]:
+    """How much memory gains in −ln J over a run without, over pairs of seeds."""
     scores = []
-    for name in (policy, reactive):
-        result = evaluate(name, facts["scenario"], episodes=EPISODES, records=False)
+    for name in policies:
+        result = evaluate(name, facts["scenario"], episodes=EPISODES, records=False, **common)
         seeds = max(result.records.values(), key=lambda record: record.seeds)
         scores.append(-np.log(geometric_means(seeds.columns["J"])))
     if len(scores[0]) != len(scores[1]):
-        allowed = f"a run of {len(scores[0])} seeds, as {policy}"
-        raise bad_value("reactive", f"{reactive} ({len(scores[1])} seeds)", allowed)
+        allowed = f"a run of {len(scores[0])} seeds, as {policies[0]}"
+        raise bad_value("reactive", f"{policies[1]} ({len(scores[1])} seeds)", allowed)
     found: dict[str, Any] = diagnostics.memory_reactive_gap(*scores)
     return found

@@ -344,7 +344,10 @@ class Scoring(NamedTuple):
                 **options,
             )
         write = None if keep is None else partial(with_env, keep, env)
-        task = Task(f"{self.name}#{seed}", build, self.keys, traced=keep is not None)
+        # A worker keeps what it made last by this name, and scores in several places.
+        task = Task(
+            f"{self.place.name}: {self.name}#{seed}", build, self.keys, traced=keep is not None
+        )
         found = run_episodes(self.pool, task, options.get("progress"), write)
         return replace(found, name=self.name)
 

@@ -183,6 +183,10 @@ class Comparison(Protocol):
         """Which episodes policies are scored on, `TUNING` or `SEALED`."""
 
     @property
+    def steps(self) -> int | None:
+        """Environment steps per seed of every learner; None for those of its place."""
+
+    @property
     def seeds(self) -> int:
         """Seeds of every learner."""
 

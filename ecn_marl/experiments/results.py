@@ -13,7 +13,7 @@ import numpy as np
 
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._tables import Tables
-from ecn_marl.baselines.evaluation.statistics import crossed_interval
+from ecn_marl.baselines.evaluation.statistics import crossed_interval, mean_interval
 from ecn_marl.experiments.compare import is_geometric
 from ecn_marl.experiments.policies import Arena
 from ecn_marl.experiments.records import Record
@@ -190,18 +190,25 @@ class Comparison:
         ratio: whether `values` are ratios a / b (of J and slowdowns), else differences a - b.
         values: by seeds and episodes, `[seeds, episodes]`; NaN where one has none.
         value: their mean: geometric of ratios.
-        low: lower end of its 95 % interval, see `statistics.crossed_interval`; NaN if none.
+        low: lower end of its 95 % interval, see `statistics.crossed_interval`; NaN if none. Where
+            both have seeds, those of b add to it like those of a.
         high: the upper end.
     """
 
     def __init__(self, a: str, b: str, figure: str, of_a: np.ndarray, of_b: np.ndarray) -> None:
         self.a, self.b, self.figure = a, b, figure
         self.ratio = is_geometric(figure)
-        if len(of_b) > 1 and len(of_a) > 1:  # seeds of two learners have nothing to do with another
-            geometric = np.exp(np.log(of_b).mean(0)) if self.ratio else of_b.mean(0)
-            of_b = geometric[None]
-        paired = np.log(of_a) - np.log(of_b) if self.ratio else of_a - of_b
+        if self.ratio:
+            of_a, of_b = np.log(of_a), np.log(of_b)
+        seeds_of_b = 0.0
+        if min(len(of_a), len(of_b)) > 1:
+            # Seeds of two learners have nothing to do with each other: a meets the mean of b.
+            of_b = np.ma.masked_invalid(of_b)
+            seeds_of_b = mean_interval(of_b.mean(1).compressed())[1]
+            of_b = of_b.mean(0).filled(np.nan)
+        paired = of_a - of_b
         mean, half = crossed_interval(paired)
+        half = float(np.hypot(half, seeds_of_b))
         ends = np.asarray([mean, mean - half, mean + half])
         self.value, self.low, self.high = (float(x) for x in (np.exp(ends) if self.ratio else ends))
         self.values = np.exp(paired) if self.ratio else paired

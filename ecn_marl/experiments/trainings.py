@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ecn_marl._errors import bad_value
-from ecn_marl.baselines.algorithms import ALGORITHMS
+from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.runs import Session, resume_run, train_run
 from ecn_marl.baselines.search import Effort, Progress
 from ecn_marl.baselines.training.checkpoint import read_config
@@ -24,7 +24,7 @@ from ecn_marl.experiments import searches
 from ecn_marl.experiments.executors import once_free
 from ecn_marl.experiments.json_files import json_types
 from ecn_marl.experiments.plan import Comparison, Site
-from ecn_marl.experiments.recipes import Recipe
+from ecn_marl.experiments.recipes import GENERALIST, Recipe, steps_of
 from ecn_marl.experiments.sources import code
 from ecn_marl.experiments.taught import search_length, with_teacher
 from ecn_marl.experiments.workflow import Show
@@ -71,12 +71,15 @@ def training_of(plan: Comparison, site: Site, name: str) -> dict[str, Any]:
     recipe = recipe_of(plan, site, name)
     setting_names = {f.name for f in fields(ALGORITHMS[recipe.algorithm].config_class)}
     overrides = {n: x for n, x in plan.settings.items() if n in setting_names}
+    steps = site.steps
+    if name == GENERALIST and plan.steps is None:
+        steps = steps_of(site.scenario, name)
     training = {
         "algorithm": recipe.algorithm,
         "scenario": site.scenario,
-        "steps": site.steps,
+        "steps": steps,
         "options": in_view(site.scenario, site.options, recipe.options),
-        "settings": recipe.settings_for(site.steps, overrides),
+        "settings": recipe.settings_for(steps, overrides),
         "seeds": plan.seeds,
         "eval_episodes": plan.eval_episodes,
         "best_by": "objective",
@@ -86,8 +89,12 @@ def training_of(plan: Comparison, site: Site, name: str) -> dict[str, Any]:
 
 
 def best_seed(learning: Curves | None) -> int:
-    """Number of the seed whose best checkpoint has the lowest J; the first without any."""
-    return 0 if learning is None else int(np.argmin([j.min() for _, j in learning]))
+    """Number of the seed whose best checkpoint has the lowest J; the first without any.
+
+    The untrained state, at step 0, is no checkpoint.
+    """
+    trained = [j[steps > 0] for steps, j in learning or ()]
+    return int(np.argmin([j.min() for j in trained])) if trained and trained[0].size else 0
 
 
 def curves(rows: Sequence[Mapping[str, Any]], seeds: int) -> Curves | None:
@@ -234,9 +241,12 @@ def train(plan: Comparison, site: Site, name: str, show: Callable[[str], Show]) 
         )
         return
     config = read_config(run)
-    stored = {key: config.get(key) for key in training if key != "settings"}
-    # The file has all settings of the trainer, a recipe only those that are not its defaults.
-    stored["settings"] = {key: config["settings"].get(key) for key in training["settings"]}
-    if stored != training:
+    stored = {key: config.get(key) for key in training}
+    # The file has all settings of the trainer, or those that it had then, a recipe only some.
+    asked, stored["settings"] = (
+        json_types(asdict(algorithm_config(training["algorithm"], **settings)))
+        for settings in (training["settings"], config["settings"])
+    )
+    if stored != training | {"settings": asked}:
         raise bad_value("out", str(site.folder), f"a folder without another run of {name} ({run})")
     resume_run(run, session=session)

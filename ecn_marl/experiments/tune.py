@@ -182,7 +182,8 @@ class Search:
     @property
     def recipe(self) -> Recipe:
         """The recipe that the trials change."""
-        return with_teacher(recipe(self.scenario, self.learner), self.scenario, self.options)
+        found = recipe(self.scenario, self.learner)
+        return with_teacher(found, self.scenario, self.options, settings=self.settings)
 
     @property
     def space(self) -> Space:
@@ -202,7 +203,9 @@ class Search:
         name = f"{self.scenario} {self.learner}".encode()
         # Not `hash`, which Python salts anew in every process.
         rng = np.random.default_rng([crc32(name), trial])
-        return {setting: kind.draw(rng) for setting, kind in self.space.items()}
+        # Those that all trials share are drawn, too, so that the others are the same without them.
+        drawn = {n: kind.draw(rng) for n, kind in space_of(self.recipe.algorithm).items()}
+        return {name: x for name, x in drawn.items() if name not in self.settings}
 
     def request(self) -> dict[str, Any]:
         """Everything that a log of trials depends on; the number of trials may grow."""

@@ -153,8 +153,8 @@ def _run(
         chosen, memory = decide(policy, act_key, obs, memory)
         ecn = thresholds(env, params, state, chosen)
         phase = env.phase(state, params)
-        length = sim.interval_steps // sim.tick_steps
-        _, (queue, slots) = jax.lax.scan(lambda s, _: tick(s, ecn), state.sim, None, length=length)
+        by_tick = env.in_force_by_tick(state, ecn, params)
+        _, (queue, slots) = jax.lax.scan(tick, state.sim, by_tick)
         obs, state, _, _, _, info = env.step_ecn(env_key, state, ecn, params)
         return (obs, state, policy.observe(memory, info)), (queue, info, phase, slots)
 
@@ -182,8 +182,9 @@ def _run_on_host(
         before = host_loop.bare(env, played.before)
         ecn = thresholds(env, params, before, played.chosen)
         now, ticks = played.before.sim, []
-        for _ in range(sim.interval_steps // sim.tick_steps):
-            now, _ = ticker.collect(now, params.sim, ecn)
+        by_tick = jax.device_get(env.in_force_by_tick(before, ecn, params))
+        for i in range(sim.interval_steps // sim.tick_steps):
+            now, _ = ticker.collect(now, params.sim, jax.tree.map(lambda x, i=i: x[i], by_tick))
             slots = {name: np.asarray(getattr(now.flows, name)) for name in _SLOT_FIELDS}
             ticks.append((np.asarray(now.queue), slots))
         queue, held = jax.tree.map(lambda *x: np.stack(x), *ticks)

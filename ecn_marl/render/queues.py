@@ -77,7 +77,6 @@ def _record(
     """
     sim = env.sim
     tick_simulator = replace(sim, interval_steps=sim.tick_steps)
-    ticks = sim.interval_steps // sim.tick_steps
     reset_key, run_key = jax.random.split(key)
 
     policies = [with_memory(controller) for controller in controllers]
@@ -95,11 +94,12 @@ def _record(
             options = [thresholds(env, params, state, chosen) for chosen, _ in decided]
             ecn: Ecn = jax.tree.map(lambda *x: jnp.stack(x)[index], *options)
 
-            def tick(inner: PyTree, _: None) -> tuple[PyTree, Array]:
+            def tick(inner: PyTree, ecn: Ecn) -> tuple[PyTree, Array]:
                 inner, stats = tick_simulator.interval(inner, params.sim, ecn)
                 return inner, stats.queue
 
-            _, queues = jax.lax.scan(tick, state.sim, None, length=ticks)
+            by_tick = env.in_force_by_tick(state, ecn, params)
+            _, queues = jax.lax.scan(tick, state.sim, by_tick)
             # The interval again as a whole: so the episode is bit for bit that of an evaluation.
             obs, state, _, _, _, info = env.step_ecn(env_key, state, ecn, params)
             row = {name: info[name] for name in ("queue", "utilisation", "kmin", "kmax")}

@@ -61,6 +61,12 @@ def test_runs_that_do_not_fit_are_named(runs, tmp_path):
         shared_networks(offline, other_env)
     with pytest.raises(ValueError, match=r"pretrained = .*share parameters"):
         shared_networks(online, make("hybrid-four-v0", features="pet"))
+    names = make("hybrid-four-v0", features="pet").feature.names
+    with pytest.raises(ValueError, match=r"pretrained = .*see and do as in"):
+        shared_networks(offline, make("hybrid-four-v0", features=names[::-1]))
+    with pytest.raises(ValueError, match=r"value_norm = True .*False, here and in"):
+        own = make("hybrid-four-v0", features="pet")
+        shared_networks(offline, own, {"hidden": [4], "value_norm": True})
     settings = SMALL | {"pretrained": str(tmp_path / "nothing")}
     with pytest.raises(ValueError, match="run = "):
         train_run("ippo", "hybrid-four-v0", steps=4, settings=settings, out=tmp_path / "new")

@@ -86,7 +86,10 @@ def test_the_label_is_what_most_seeds_do(monkeypatch):
 
 def test_what_memory_gains_is_that_of_the_same_episodes(monkeypatch):
     monkeypatch.setattr(au, "EPISODES", 2)
+    scored, given = au.evaluate, []
+    monkeypatch.setattr(au, "evaluate", lambda *a, **k: given.append(k) or scored(*a, **k))
     result, _ = audited(monkeypatch, FOUND, reactive="random")
+    assert all(x["checkpoint"] == "best" and x["max_steps"] == 8 for x in given)
     assert result["gap"] == {"delta_mean": 0.0, "p_value": 0.5, "n_pairs": 1}
     text = str(audit_table(result).caption)
     assert "Memory changes J by +0.0 % over 1 pairs" in text

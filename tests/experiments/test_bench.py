@@ -17,6 +17,7 @@ from small import EFFORT, GRID, SETTINGS, SMALL, quiet, register
 from ecn_marl.baselines import search
 from ecn_marl.baselines.c_acc import CentralACC
 from ecn_marl.baselines.ddqn import DDQNConfig
+from ecn_marl.baselines.evaluation.episodes import Evaluation
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.trained import run_actors, run_state, trainer_of
 from ecn_marl.baselines.training.checkpoint import Checkpoints, read_config
@@ -152,6 +153,46 @@ def test_runs_of_other_recipes_are_refused(done, monkeypatch):
     monkeypatch.setattr(rc, "RECIPES", {SMALL: {"pet": changed}})
     with pytest.raises(ValueError, match="another run of pet"):
         bn.bench(plan, quiet)
+
+
+def test_runs_of_settings_that_are_no_longer_asked_are_refused(done):
+    plan, _ = done
+    fewer = {name: x for name, x in plan.settings.items() if name != "hidden"}
+    with pytest.raises(ValueError, match="another run of pet"):
+        bn.bench(replace(plan, settings=fewer), quiet)
+
+
+def test_workers_tell_places_apart(done, monkeypatch):
+    """A worker keeps its last environment by the name of its task."""
+    plan, _ = done
+    names = []
+
+    def ran(pool, task, *more):
+        names.append(task.name)
+        return Evaluation(task.name, {})
+
+    monkeypatch.setattr(en, "run_episodes", ran)
+    for place in ("one", "other"):
+        at = replace(plan.places()[0], name=place)
+        scoring = en.Scoring(plan, at, "rule", (), lambda task: quiet, None, object())
+        assert scoring.evaluate(None, None, None).name == "rule"
+    assert len(set(names)) == 2
+
+
+def test_the_best_seed_is_that_of_the_best_checkpoint():
+    steps = np.array([0.0, 40.0, 80.0])
+    start, better = (steps, np.array([3.0, 7.0, 6.0])), (steps, np.array([9.0, 5.0, 4.0]))
+    assert tr.best_seed([start, better]) == 1, "the untrained state is no checkpoint"
+    assert tr.best_seed([(steps[:1], np.array([3.0]))]) == tr.best_seed(None) == 0
+
+
+def test_the_generalist_has_steps_for_all_its_scenarios(done, monkeypatch):
+    plan, _ = done
+    monkeypatch.setattr(tr, "recipe_of", lambda *where: rc.recipe(SMALL, rc.GENERALIST))
+    for steps, expected in ((None, rc.steps_of(SMALL, rc.GENERALIST)), (80, 80)):
+        asked = replace(plan, steps=steps)
+        training = tr.training_of(asked, asked.places()[0].site, rc.GENERALIST)
+        assert training["steps"] == expected
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from ecn_marl.envs.scenario import Scenario
 from ecn_marl.experiments import policies as po
 from ecn_marl.experiments import searches
 from ecn_marl.experiments.records import Record
+from ecn_marl.experiments.results import Comparison
 from ecn_marl.sim import Incast, star
 from ecn_marl.sim.traffic.jobs import Timeline
 from ecn_marl.sim.traffic.phased_incast import PhasedIncast
@@ -283,6 +284,20 @@ def test_comparisons_are_paired(statics):
     with pytest.raises(ValueError, match="unknown policy of this result"):
         statics.compare("rule", "static:secn1")
     assert "SECN1" in statics._repr_html_() and "SECN1" in str(statics)
+
+
+def test_seeds_of_both_learners_widen_an_interval():
+    """Student's t over the seeds of each, and over the episodes, in quadrature."""
+    rng = np.random.default_rng(2)
+    a, b = (np.exp(rng.normal(0, 0.05, (n, 1)) + rng.normal(0, 0.1, (n, 8))) for n in (4, 3))
+    one, other = Comparison("a", "b", "J", a, b), Comparison("b", "a", "J", b, a)
+    np.testing.assert_allclose(
+        (one.value, one.low, one.high), (1 / other.value, 1 / other.high, 1 / other.low)
+    )
+    logs = np.log(a), np.log(b)
+    halves = [mean_interval(x.mean(1))[1] for x in logs]
+    halves.append(mean_interval(logs[0].mean(0) - logs[1].mean(0))[1])
+    assert np.log(one.high / one.value) == pytest.approx(np.hypot.reduce(halves))
 
 
 def test_a_run_is_a_policy(trained, evaluated):

@@ -52,6 +52,21 @@ def test_draws():
     assert small_search.drawn(0) == {}, "the recipe as it is"
     assert small_search.drawn(1) == small_search.drawn(1) != small_search.drawn(2)
     assert not set(SHARED) & set(small_search.drawn(1))
+    fixed = search(settings=SHARED | {"actor_lr": 1e-3}).drawn(1)
+    assert fixed | {"actor_lr": small_search.drawn(1)["actor_lr"]} == small_search.drawn(1)
+
+
+def test_costs_are_searched_in_the_scenarios_that_were_asked_for(monkeypatch):
+    asked = []
+
+    def taught(recipe, *where, settings):
+        asked.append(settings.get("also"))
+        return recipe
+
+    monkeypatch.setattr(tn, "with_teacher", taught)
+    settings = {"envs": 2, "also": ("websearch-v0",)}
+    assert replace(search(), learner="generalist", settings=settings).recipe.taught
+    assert asked[-1] == ("websearch-v0",)
 
 
 @pytest.fixture(scope="module")

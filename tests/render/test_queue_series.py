@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from ecn_marl.baselines.evaluation.episodes import evaluation_keys
 from ecn_marl.baselines.static import Static
 from ecn_marl.envs.episode import PhaseEcn
 from ecn_marl.envs.registry import make
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.render import queues
 from ecn_marl.render.episode import record
-from ecn_marl.sim import star
+from ecn_marl.sim import Incast, star
 from ecn_marl.sim.traffic.jobs import FlowSets, Timeline
 
 
@@ -80,3 +81,20 @@ def test_an_oracle_is_recorded_with_the_thresholds_of_the_current_phase(watched)
     played = record(env, env.default_params, watched.oracle, seed=3)
     port = list(env.sim.topology.port_names).index(watched.port)
     np.testing.assert_array_equal(played.info["kmin"][:, port], lowest[:, 0])
+
+
+def test_late_thresholds_are_recorded_when_they_are_in_force():
+    """The last tick of every interval has the queues that the step reports."""
+    bursts = Incast(load=0.8, n_max=2, flow_kb=2000.0, width=2)
+    spec = Scenario(topology=star(3), traffic=(bursts,), slots=16, max_steps=16, pfc=False)
+    env = make(spec, telemetry={"action_delay": 1}, decision_delay_us=40.0)
+    params, key = env.default_params, evaluation_keys(5, 1)[0]
+
+    def drawn(key, obs):
+        return env.action.sample(key, env.num_agents)
+
+    whole = record(env, params, drawn, 5)
+    sampled = queues._record(env, params, [drawn], key)
+    assert np.ptp(whole.info["kmin"]) > 0
+    np.testing.assert_array_equal(whole.ticks[:, -1], whole.info["queue"])
+    np.testing.assert_array_equal(sampled["ticks"][0, :, -1], sampled["queue"][0])

@@ -123,10 +123,11 @@ def collect(
         env_state, obs, kept, memory = carry
         act_key, env_key = jax.random.split(key)
         out, memory = policy(actor, obs, memory)
+        if kept is not None:
+            act_key, keep_key = jax.random.split(act_key)
         action, drawn = head.sample(act_key, out), None
         if kept is not None:
-            # Not one of the keys that `sample` splits off.
-            chance = jax.random.uniform(jax.random.fold_in(act_key, 1), (env.num_agents,))
+            chance = jax.random.uniform(keep_key, (env.num_agents,))
             drawn = kept.first | (chance >= keep)
             among = drawn.reshape(-1, *(1,) * (action.ndim - 1))
             action = jnp.where(among, action, kept.action)

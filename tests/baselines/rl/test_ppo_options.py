@@ -15,6 +15,7 @@ from ecn_marl.baselines.rl import class_weights
 from ecn_marl.baselines.rl.distributions import Head
 from ecn_marl.baselines.rl.ppo import Batch, policy_loss
 from ecn_marl.baselines.rl.ppo_config import entropy_weight, kept_share
+from ecn_marl.envs.actions import MultiDiscreteAction
 
 PARAMS = ToyParams(max_steps=10)
 KEEPING = IPPOConfig(envs=64, rollout=32, minibatches=2, persistence=0.6)
@@ -44,6 +45,24 @@ def test_nothing_is_kept_across_episodes(rollout):
     assert begins.any()
     assert rows.drawn[0].all() and rows.drawn[1:][begins].all()
     np.testing.assert_array_equal(kept.first, rows.truncated[-1, :, 0])
+
+
+class Apart(ToyEnv):
+    """The toy with three components of an action; the first one acts."""
+
+    def step(self, key, state, action, params):
+        return super().step(key, state, action[..., 0], params)
+
+
+def test_what_is_drawn_does_not_tell_whether_it_is():
+    """Drawn actions of every component have the shares that the policy gives them."""
+    trainer = IPPO(Apart(action=MultiDiscreteAction(levels=5)), KEEPING)
+    state = trainer.init(jax.random.key(0), PARAMS)
+    _, rows, _ = jax.jit(trainer.roll_out)(state, jax.random.key(1), PARAMS)
+    drawn = np.asarray(rows.action)[np.asarray(rows.drawn)]
+    for i, choices in enumerate(trainer.head.sizes):
+        share = np.bincount(drawn[:, i], minlength=choices) / len(drawn)
+        assert (share > 0.5 / choices).all(), "nearly uniform at first"
 
 
 def test_the_share_that_is_kept_is_the_setting(rollout):
