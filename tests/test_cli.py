@@ -21,8 +21,9 @@ from synthetic import evaluation
 
 import ecn_marl
 from ecn_marl.baselines.trained import run_controller
-from ecn_marl.errors import VersionWarning
+from ecn_marl.errors import InvalidInput, VersionWarning
 from ecn_marl.lanes import settings
+from ecn_marl.sim import Incast, Simulator
 
 FLOWS = """\
 scenario,flow_id,src,dst,size_B,start_ns
@@ -119,6 +120,25 @@ def test_replay_thresholds_are_for_the_host_links(flows):
     assert marks(*link, "--ecn", "secn1") == marks(*link, "--ecn", "5,200,0.01")
 
 
+def test_replay_takes_the_bytes_of_a_vendor_and_of_a_switch(flows, tmp_path, monkeypatch):
+    """At 100 Gb/s `arista` has its 167 and 283 KB; a profile has its bytes on every port."""
+    seen = []
+
+    def thresholds(flows, topology, settings, *_, **__):
+        params = Simulator(topology, (Incast(n_max=2),), slots=4).default_params()
+        ecn = settings.thresholds(topology, params)
+        seen.append([float(ecn.kmin[0]), float(ecn.kmax[0])])
+        raise InvalidInput("seen")
+
+    monkeypatch.setattr("ecn_marl.sim.replay.replay", thresholds)
+    profile = {"ecn": "ecn_all", "wred_green_enable": "true", "green_min_threshold": "100000"}
+    profile |= {"green_max_threshold": "400000", "green_drop_probability": "20"}
+    (tmp_path / "config_db.json").write_text(json.dumps({"WRED_PROFILE": {"A": profile}}))
+    for ecn in ("arista", f"@{tmp_path / 'config_db.json'}", "secn2"):
+        assert "seen" in failure("replay", flows, *NETWORK, "--link-gbps", 100, "--ecn", ecn)
+    assert seen == [[167_000, 283_000], [100_000, 400_000], [100_000, 400_000]]
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -156,6 +176,13 @@ def test_replay_malformed_line_writes_nothing(flows, tmp_path):
 def test_replay_does_not_overwrite_its_input(flows):
     assert "a file other than the flow list" in failure("replay", flows, *NETWORK, "--out", flows)
     assert flows.read_text() == FLOWS
+    for option in ("--topology", "--config", "--ecn"):
+        file = flows.with_name("input.txt")
+        args = ["--topology", "star:5", option, f"@{file}" if option == "--ecn" else file]
+        for output in ("--out", "--queues"):
+            assert f"other than {'the file of ' * (option == '--ecn')}{option}" in failure(
+                "replay", flows, *args, output, file
+            )
 
 
 def test_missing_file(tmp_path):
@@ -403,6 +430,48 @@ def test_exported_policy_is_the_runs(trained, tmp_path):
     assert "unknown checkpoint 'bst': did you mean 'best'" in failure(
         "export", folder, "--out", out, "--checkpoint", "bst"
     )
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["export", "pretrained:restore-serve-ippo", "--cell", 1], "--cell = 1 is not allowed"),
+        (["export", "pretrained:restore-serve-ippo", "--queue", 3], "--queue = 3 is not allowed"),
+        (["export", "pretrained:restore-serve-ippo", "--seed", 0], "none without sonic or nvue"),
+        (["export", "pretrained:restore-serve-ippo", "--checkpoint", "best"], "is one policy"),
+        (["export", "pretrained:restore-serve-ippo", "--checkpoint", "x"], "unknown checkpoint"),
+        (["export", "sonic", "static:secn2", "--int8"], "no such option with sonic"),
+        (["export", "nvue", "static:secn2", "--tree", 3], "no such option with nvue"),
+        (["export", "sonic", "table.csv", "--seed", 0], "none: table.csv has the thresholds"),
+        (["eval", "static:secn1", "--checkpoint", "bst"], "did you mean 'best'"),
+        (["eval", "static:secn1", "--overwrite"], "used with --records"),
+        (["record", "rule", "--checkpoint", "bst"], "did you mean 'best'"),
+        (["bench", "adpg", "--episodes", 128], "--episodes = 128 is not allowed: expected no such"),
+    ],
+    ids=lambda x: " ".join(map(str, x)) if isinstance(x, list) else "",
+)
+def test_options_that_do_not_apply_are_refused(tmp_path, args, message):
+    out = [] if args[0] == "eval" else ["--out", tmp_path / "p"]
+    assert message in failure(*args, *out)
+    assert not list(tmp_path.iterdir())
+
+
+def test_papers_take_numbers_that_equal_the_benchmarks(monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr("ecn_marl.cli.papers.bench", lambda options, *_: seen.append(options))
+    numbers = {"--episodes": 128, "--search-episodes": 64, "--eval-episodes": 16}
+    given = [x for pair in numbers.items() for x in pair]
+    for args in (given, []):
+        assert run("bench", "pet", "--small", *args, "--out", tmp_path).exit_code == 0
+    kept = {"records": None, "overwrite": False}
+    asked = {"episodes_asked": 128, "search_episodes": 64, "eval_episodes": 16}
+    assert [x.numbers for x in seen] == [kept | asked, kept]
+
+
+def test_a_shown_configuration_is_one_that_can_be_made():
+    command = ["train", "ippo", "--scenario", "restore-serve-v0", "--show-config"]
+    assert "priority = 'throughput'" in failure(*command, "--priority", "throughput")
+    assert "priority = '3' is not allowed" in failure(*command, "--priority", 3)
 
 
 def test_train_keeps_what_is_in_the_folder(trained, tmp_path):

@@ -45,7 +45,7 @@ from ecn_marl.sim.network.topology import fat_tree, parse_topology
 from ecn_marl.sim.transports import parse_transport
 from ecn_marl.envs.episode import HostGroup
 from ecn_marl.envs.rate.scenarios import RateScenario
-from ecn_marl.envs.actions import DiscreteAction
+from ecn_marl.envs.actions import BoxAction, DiscreteAction
 from ecn_marl.envs.registry import lookup
 from ecn_marl.sim.traffic.graphs import Node
 from ecn_marl.sim.replay import Settings, replay
@@ -237,7 +237,16 @@ CASES = [
     *[(f"DiscreteAction(template=({setting},))", "template[0]") for setting in THRESHOLDS[:-3]],
     *of("RateScenario('many-to-one', 2, *)", gbps=NUMBER, dt_us=["nan", "'x'"], duration_us=NUMBER),
     ("env(priority='x')", "priority 'x'"),
-    ("env(priority=nan)", "utilisation_weight = nan"),
+    ("env(priority=nan)", "priority = nan"),
+    ("env(priority=2)", "priority = 2 is not allowed: expected latency, throughput, or the weight"),
+    ("make('restore-serve-v0', reward='slowdown', priority='latency')",
+     "priority = 'latency' is not allowed: expected none with the reward slowdown: only acc, pet"),
+    ("env(actions=['box'])", "actions = ['box'] is not allowed: expected multidiscrete, discrete"),
+    ("env(actions='box', action_options={'alpha_kb': 20})", "option of box actions 'alpha_kb'"),
+    ("env(actions=BoxAction(), action_options={'pmax': (.1, 1.)})", "a name, to go with pmax"),
+    ("env(actions='discrete', action_options={'template': (5., 200., .01)})",
+     "template = (5.0, 200.0, 0.01) is not allowed: expected a tuple of values, each a setting"),
+    ("make('storage-train-v0', flows='g.csv')", "flows = 'g.csv' is not allowed: expected none in"),
     ("make(5)", "scenario = 5"),
     ("make('websearch-star-v0', load='0.6')", "load = '0.6' is not allowed: expected a number > 0"),
     ("make('websearch-star-v0', load=60)", "a share of the line rate (60 % is 0.6)"),

@@ -18,7 +18,7 @@ from ecn_marl._registry import Registry
 from ecn_marl.baselines.algorithms import as_tuples
 from ecn_marl.envs.features import COLUMNS, Feature, feature_set
 from ecn_marl.envs.rewards import REWARDS, Reward
-from ecn_marl.experiments.jobs import parse_fields
+from ecn_marl.experiments.jobs import new_job, parse_fields
 from ecn_marl.sim import Incast, Poisson, star
 from ecn_marl.sim.traffic.sizes import SIZE_TABLES, size_table
 from ecn_marl.sim.traffic.sources import SOURCES, as_source
@@ -114,6 +114,35 @@ def test_credit_goes_with_any_reward_in_completion_times():
     assert not ecn_marl.make(STAR, reward="slow", credit="path").reward.team
     with pytest.raises(ValueError, match="only slowdown and slowdown-shaped and objective and"):
         ecn_marl.make(STAR, reward="acc", credit="path")
+
+
+def test_a_priority_of_a_suite_goes_with_a_recipe_of_another_reward():
+    """`bench pet` has rows of the benchmark's reward beside those that the priority is for."""
+    env = ecn_marl.make("pet-websearch-small-v0", reward="objective-shaped", priority="latency")
+    assert env.reward.accrues
+
+
+def test_actions_that_a_user_names_leave_the_options_of_a_recipe():
+    job = new_job("ippo", {"scenario": "restore-serve-v0"}, {"actions": "box"}, [])
+    assert job.options["action_options"] == {} and job.env().action.name == "box"
+    own = {"actions": "box", "action_options": {"alpha_kb": 20}}
+    with pytest.raises(ValueError, match="option of box actions 'alpha_kb'"):
+        new_job("ippo", {"scenario": "restore-serve-v0"}, own, []).env()
+
+
+@pytest.mark.parametrize(("step_ns", "fits"), [(25_000, True), (4_500, False)])
+def test_a_flow_list_repeats_no_faster_than_its_flows_are_admitted(tmp_path, step_ns, fits):
+    """Three flows that start one per tick have a width of 1, and that is enough."""
+    file = tmp_path / "flows.csv"
+    rows = "".join(f"{i},1,0,1000,{i * step_ns}\n" for i in range(3))
+    file.write_text("flow_id,src,dst,size_B,start_ns\n" + rows)
+    made = {"flows": str(file), "dt_us": 5.0, "tick_steps": 4}
+    if fits:
+        assert ecn_marl.make(STAR, **made).sim.traffic[0].width == 1
+        return
+    repeats = "these 3 flows repeat every 13.5 us, and at most 3 begin per 20 us"
+    with pytest.raises(ValueError, match=rf"flows = .*flows.csv' is not .*: {repeats}"):
+        ecn_marl.make(STAR, **made)
 
 
 def test_size_tables_by_name_and_by_file(tmp_path):

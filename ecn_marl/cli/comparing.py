@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +22,8 @@ from ecn_marl.cli.terminal import (
     Searches,
     Slurm,
     Workers,
+    given_options,
+    refuse,
     stops_in_one_line,
     workers_of,
 )
@@ -50,6 +52,7 @@ Envs = Annotated[
     )
 )
 def bench(
+    context: typer.Context,
     scenarios: Annotated[
         list[str] | None,
         typer.Argument(
@@ -222,40 +225,18 @@ def bench(
         raise bad_value("--overwrite", overwrite, "used with --records: it replaces these")
     crew = workers_of(workers, ray, slurm)
     kept: dict[str, Any] = {"records": records, "overwrite": overwrite}
-    changed = not_none(
-        steps=steps,
-        episodes=None if episodes == EPISODES else episodes,
-        sealed=sealed or None,
-        split=split,
-        eval_seed=eval_seed or None,
-        search_episodes=None if search_episodes == SEARCHED else search_episodes,
-        eval_episodes=None if eval_episodes == EVALUATED else eval_episodes,
-        max_steps=max_steps,
-        envs=envs,
-        small=small or None,
-        smallest=smallest,
-        largest=largest,
-        resume=resume or None,
-        cells=cells,
-        records=records,
-        overwrite=overwrite or None,
-        allow_flagged=allow_flagged or None,
-        backend=None if backend == "fluid" else backend,
-        workers=None if workers == 1 else workers,
-        ray=ray,
-        slurm=slurm,
-        packet_episodes=None if packet_episodes == 32 else packet_episodes,
-    )
+    always = ("scenarios", "algorithms", "seeds", "out", "results", "as_json")
+    changed = {name: x for name, x in given_options(context).items() if name not in always}
     if scenarios == [RATES]:
         known = ("small", "smallest", "largest", "records", "overwrite")
         others = [name for name in changed if name not in known]
-        _refuse(changed, others, f"no such option with {RATES}")
+        refuse(changed, others, f"no such option with {RATES}")
         kept_rates = (records, overwrite)
         sizes = (small, smallest, largest)
         _bench_rates(algorithms, seeds, sizes, out, results, as_json, kept_rates)
         return
     if papers.are_papers(scenarios):
-        _refuse(
+        refuse(
             changed,
             (
                 *("sealed", "split", "smallest", "largest", "allow_flagged"),
@@ -280,7 +261,7 @@ def bench(
         with stops_in_one_line(AGAIN):
             papers.bench(paper_options, out or Path("runs/papers"), results, as_json, crew)
         return
-    _refuse(
+    refuse(
         changed,
         ("small", "smallest", "largest", "resume", "cells"),
         f"no such option without {RATES} or papers",
@@ -312,15 +293,6 @@ def bench(
     if results is not None:
         write_all({results: Output("w", lambda file: file.write(text))})
     typer.echo(text if as_json else f"{result!r}\n", nl=False)
-
-
-def _refuse(options: Mapping[str, object], names: Iterable[str], allowed: str) -> None:
-    """Raise a ValueError for the first option of `names` that the user has set."""
-    from ecn_marl._errors import bad_value
-
-    for name in names:
-        if name in options:
-            raise bad_value(f"--{name.replace('_', '-')}", options[name], allowed)
 
 
 def _bench_rates(

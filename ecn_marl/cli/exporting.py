@@ -11,7 +11,13 @@ from ecn_marl.cli.app import app, examples_text
 from ecn_marl.cli.terminal import (
     Env,
     Seed,
+    check_checkpoint,
+    given_options,
+    refuse,
 )
+
+TO_SWITCH = ("scenario", "switch", "cell", "queue", "interfaces", "seed", "env")
+"""Options that go with sonic and nvue only."""
 
 
 @app.command(
@@ -24,6 +30,7 @@ from ecn_marl.cli.terminal import (
     )
 )
 def export(
+    context: typer.Context,
     target: Annotated[
         list[str],
         typer.Argument(
@@ -99,7 +106,12 @@ def export(
     from ecn_marl._files import check_output
 
     check_output("--out", out)
+    check_checkpoint(checkpoint)
+    given = given_options(context)
     if len(target) == 2:
+        refuse(given, ("int8", "tree"), f"no such option with {target[0]}")
+        if target[1].lower().endswith(".csv"):
+            refuse(given, ("checkpoint", "seed"), f"none: {target[1]} has the thresholds")
         _export_to_switch(
             target[0],
             target[1],
@@ -111,8 +123,7 @@ def export(
             {"switch": switch, "cell": cell, "queue": queue, "interfaces": interfaces},
         )
         return
-    only = {"scenario": scenario, "switch": switch, "interfaces": interfaces, "env": env}
-    _export_run(target, out, checkpoint, int8, tree, only)
+    _export_run(target, out, checkpoint, int8, tree, given)
 
 
 def _export_run(
@@ -121,9 +132,9 @@ def _export_run(
     checkpoint: str,
     int8: bool,
     tree: int | None,
-    only: dict[str, Any],
+    given: dict[str, Any],
 ) -> None:
-    """Write the policy of a run; `only` are options of the other form."""
+    """Write the policy of a run; `given` are the options on the command line."""
     from ecn_marl._errors import bad_value
     from ecn_marl.baselines.exported import is_exported, read_exported
     from ecn_marl.baselines.exporting.files import save_policy
@@ -133,15 +144,17 @@ def _export_run(
 
     if len(target) != 1:
         raise bad_value("POLICY", " ".join(target), "RUN, or sonic POLICY, or nvue POLICY")
-    for name, value in only.items():
-        if value is not None:
-            raise bad_value(f"--{name}", value, "none without sonic or nvue")
+    refuse(given, TO_SWITCH, "none without sonic or nvue")
     run = target[0]
     if rate.is_run(run):
         rate.export(run, out, checkpoint, int8, tree)
         return
     rate.check_form(run, int8, tree)
-    policy = read_exported(run) if is_exported(run) else RunOf(run).policy(checkpoint)
+    if is_exported(run):
+        refuse(given, ("checkpoint",), f"none: {run} is one policy")
+        policy = read_exported(run)
+    else:
+        policy = RunOf(run).policy(checkpoint)
     save = save_onnx if out.suffix == SUFFIX else save_policy
     save(policy, out)
     summary = f"{policy.header['algorithm']} of update {policy.header['update']}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,9 @@ from ecn_marl.cli.terminal import (
     write_bytes,
 )
 from ecn_marl.render.bars import progress
+
+if TYPE_CHECKING:
+    from ecn_marl.sim.network.topology import Topology
 
 
 @app.command(
@@ -83,7 +86,9 @@ def replay(
         typer.Option(
             help="ECN thresholds of all ports: secn1, secn2 or KMIN,KMAX,PMAX, in KB, KB and as a "
             "probability, for a port at the rate of the hosts' links (the slowest of a file). Kmin "
-            "and Kmax scale with a port's rate.",
+            "and Kmax scale with a port's rate. Settings of vendors such as arista are what they "
+            "are in eval, for ports of 25 Gb/s. @FILE or @FILE#PROFILE, a WRED profile of a switch "
+            "with SONiC, is the same bytes on every port.",
             show_default="the configuration's, else secn1",
         ),
     ] = None,
@@ -172,7 +177,6 @@ def replay(
     """
     from ecn_marl._errors import bad_value
     from ecn_marl._files import Output, check_output, json_text, write_all
-    from ecn_marl.envs.actions import parse_ecn
     from ecn_marl.envs.registry import is_packets
     from ecn_marl.experiments.replay_records import write_replay
     from ecn_marl.render.tables import replay_tables
@@ -181,11 +185,13 @@ def replay(
     from ecn_marl.sim.formats.hpcc_fct import write_fct as write_hpcc_fct
 
     check_records(records, overwrite)
+    inputs = _inputs(flows, topology, config, ecn)
     for option, path in (("--out", out), ("--queues", queues)):
         if path is not None:
             check_output(option, path)
-            if path.resolve() == flows.resolve():
-                raise bad_value(option, str(path), "a file other than the flow list")
+            for name, file in inputs.items():
+                if path.resolve() == file.resolve():
+                    raise bad_value(option, str(path), f"a file other than {name}")
     if out is not None and queues is not None and out.resolve() == queues.resolve():
         raise bad_value("--queues", str(queues), "a file other than --out")
     if out_format not in ("csv", "hpcc") or (out_format == "hpcc" and out is None):
@@ -197,12 +203,13 @@ def replay(
     case = read_case(flows, topology, config, **links)
     given = _given(
         transport=transport,
-        ecn=None if ecn is None else parse_ecn(ecn),
         duration_ms=duration_ms,
         buffer_mib=buffer_mib,
         pfc=pfc,
         ideal=ideal or ("standalone" if out_format == "hpcc" else None),
     )
+    if ecn is not None:
+        given |= _thresholds(ecn, case.topology)
     fields: dict[str, Any] = case.settings | given
     fields |= {
         "dt_us": dt_us,
@@ -236,6 +243,37 @@ def replay(
         typer.echo(json_text(summary))
     else:
         show_tables(replay_tables(summary))
+
+
+def _inputs(flows: Path, topology: str, config: Path | None, ecn: str | None) -> dict[str, Path]:
+    """Files that a replay reads, by what they are."""
+    from ecn_marl.envs.settings import FROM_FILE, file_of
+    from ecn_marl.sim.formats.case import is_file
+
+    found = {"the flow list": flows}
+    if is_file(topology):
+        found["--topology"] = Path(topology)
+    if config is not None:
+        found["--config"] = config
+    if ecn is not None and ecn.startswith(FROM_FILE):
+        found["the file of --ecn"] = file_of(ecn)[0]
+    return found
+
+
+def _thresholds(ecn: str, topology: Topology) -> dict[str, Any]:
+    """Fields of `replay.Settings` for a text of `--ecn`.
+
+    Numbers and the published names are for the rate of the hosts. Settings of vendors and profiles
+    of switches have the bytes that they have in environments.
+    """
+    from ecn_marl.envs.settings import BASE_GBPS, PUBLISHED, STATIC_ECN, SwitchSetting, parse_ecn
+
+    setting, name = parse_ecn(ecn), ecn.strip().lower()
+    if isinstance(setting, SwitchSetting):
+        return {"ecn": dict.fromkeys((port.gbps for port in topology.ports), tuple(setting))}
+    if name in STATIC_ECN and name not in PUBLISHED:
+        return {"ecn": setting, "ecn_gbps": BASE_GBPS}
+    return {"ecn": setting}
 
 
 def _given(**options: object) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from ecn_marl.cli.terminal import (
     RunMaxSteps,
     Seed,
     Workers,
+    check_checkpoint,
+    check_records,
     draw_slowdown,
     show_rates,
     show_results,
@@ -103,6 +105,8 @@ def evaluate(
     from ecn_marl.experiments.evaluation import EPISODES, RATE_EPISODES
     from ecn_marl.experiments.policies import resolve
 
+    check_records(records, overwrite)
+    check_checkpoint(checkpoint)
     if of_flows := rate.is_evaluation(policies, scenario):
         rate.check_options(jb.not_none(load=load, max_steps=max_steps))
         options = jb.parse_fields(env or [], RateScenario)
@@ -196,6 +200,7 @@ def record_dataset(
     from ecn_marl.experiments import jobs as jb
     from ecn_marl.experiments.policies import resolve
 
+    check_checkpoint(checkpoint)
     options = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
     total = episodes * sum(len(resolve(name).members) for name in policies)
     with progress("record", "episodes", total) as show:

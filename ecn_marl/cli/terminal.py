@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
@@ -173,6 +173,33 @@ def check_records(records: Path | None, overwrite: bool) -> None:
         check_folder(records, overwrite, "--records")
     elif overwrite:
         raise bad_value("--overwrite", overwrite, "used with --records: it replaces these")
+
+
+def check_checkpoint(checkpoint: str) -> None:
+    """Raise a ValueError unless this is the name of a checkpoint of a run."""
+    from ecn_marl._errors import unknown_name
+    from ecn_marl.baselines.training.checkpoint import WHICH
+
+    if checkpoint not in WHICH:
+        raise unknown_name("checkpoint", checkpoint, WHICH)
+
+
+def given_options(context: typer.Context) -> dict[str, Any]:
+    """Options and arguments that are on the command line, even where they equal the default."""
+    return {
+        name: value
+        for name, value in context.params.items()
+        if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
+    }
+
+
+def refuse(options: Mapping[str, object], names: Iterable[str], allowed: str) -> None:
+    """Raise a ValueError for the first option of `names` that the user has set."""
+    from ecn_marl._errors import bad_value
+
+    for name in names:
+        if name in options:
+            raise bad_value(f"--{name.replace('_', '-')}", options[name], allowed)
 
 
 @contextmanager

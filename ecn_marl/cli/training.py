@@ -114,8 +114,8 @@ def train(
     priority: Annotated[
         str | None,
         typer.Option(
-            help="Weight of utilisation in the reward, 0 to 1, or a name: latency (0.3), "
-            "throughput (0.7).",
+            help="Weight of utilisation in the rewards acc, pet and haecn, 0 to 1, or a name: "
+            "latency (0.3), throughput (0.7).",
             show_default="the scenario's",
         ),
     ] = None,
@@ -287,6 +287,7 @@ def train(
             job = jb.new_job(algorithm, job_fields, view, setting or [], base, show)
         folder = out or Path("runs") / f"{algorithm}-{job.scenario}-seed{job.seed}"
     if show_config:
+        job.env()  # options that do not go together are an error here, too
         typer.echo(wf.job_text(job), nl=False)
         return
     session = Session(

@@ -42,7 +42,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ecn_marl._checks import Each, Real, Whole, check, check_value
+from ecn_marl._checks import Each, Kind, Real, Whole, check, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.envs.settings import BASE_GBPS as BASE_GBPS
 from ecn_marl.envs.settings import LARGEST_KB as LARGEST_KB
@@ -266,6 +266,8 @@ class DiscreteAction(ActionCodec):
         """Checks the settings."""
         if not self.template:
             raise bad_value("template", self.template, "at least one setting")
+        row_rule = Kind((tuple, list, np.ndarray), "a setting (Kmin KB, Kmax KB, Pmax)")
+        check_value("template", self.template, Each(row_rule))
         rows = enumerate(self.template)
         checked = tuple(checked_setting(tuple(row), f"template[{i}]") for i, row in rows)
         object.__setattr__(self, "template", checked)

@@ -35,6 +35,8 @@ from ecn_marl.envs.agent_checks import (
 if TYPE_CHECKING:
     import jax
 
+    from ecn_marl.envs.telemetry import Telemetry
+
 MAX_CYCLES = 2**31 - 1
 """Longest episode; steps are counted in int32."""
 
@@ -130,6 +132,9 @@ class Face(OwnCopies, ParallelEnv, ABC):
             raise bad_value("max_cycles", steps, "an integer >= 1") from None
         if not 1 <= steps <= MAX_CYCLES:
             raise bad_value("max_cycles", steps, f"an integer in [1, {MAX_CYCLES}]")
+        telemetry: Telemetry | None = getattr(self.core, "telemetry", None)
+        if telemetry is not None:
+            telemetry.check(self.core.interval_us, steps)
         self._max_cycles = steps
 
     def observation_space(self, agent: str) -> gymnasium.spaces.Box:
@@ -164,19 +169,19 @@ class Face(OwnCopies, ParallelEnv, ABC):
         check_process()
         check_value("seed", seed, STREAM_SEED)
         given = reset_options(options, ("key",))
-        if seed is not None or self._stream is None:
-            self._stream = np.random.default_rng(seed)
-        if "key" in given:
-            words = key_words(given["key"], (2,))
-        else:
-            words = self._stream.integers(2**32, size=2, dtype=np.uint32)
-        # A whole key: `jax.random.key` uses 32 bits of a seed, and JAX's settings choose its
-        # generator.
-        self._key = jax.random.wrap_key_data(jax.device_put(words), impl="threefry2x32")
+        words = key_words(given["key"], (2,)) if "key" in given else None
         if self._params is None:
             params = self.core.default_params
             check_numbers(params)
             self._params = jax.device_put(params)
+        # All is checked: from here on the stream changes.
+        if seed is not None or self._stream is None:
+            self._stream = np.random.default_rng(seed)
+        if words is None:
+            words = self._stream.integers(2**32, size=2, dtype=np.uint32)
+        # A whole key: `jax.random.key` uses 32 bits of a seed, and JAX's settings choose its
+        # generator.
+        self._key = jax.random.wrap_key_data(jax.device_put(words), impl="threefry2x32")
         self._params = replace(self._params, max_steps=jax.device_put(np.int32(self.max_cycles)))
         reset, *_ = self._functions()
         obs, self._state = reset(self._key, self._params)

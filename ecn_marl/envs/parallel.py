@@ -195,7 +195,9 @@ class EcnParallelEnv(Face):
 
         if self._state is None:
             raise ResetNeeded("nothing to render: call reset() first")
-        ecn, queue = for_ports(self._state.ecn), np.asarray(self._state.sim.queue)
+        ecn = for_ports(self._state.ecn)
+        # All queues of a port, one for each traffic class.
+        queue = np.asarray(self._state.sim.queue).reshape(self.core.sim.topology.n_ports, -1).sum(1)
         if self.render_mode == "ansi":
             return table(self.core, queue, ecn)
         if self.render_mode == "human" and self._window is not None and not self._window.open:

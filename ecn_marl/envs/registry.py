@@ -20,17 +20,17 @@ from ecn_marl.envs.episode import PHASE
 from ecn_marl.envs.features import Columns, FeatureSet, check_features, feature_set
 from ecn_marl.envs.objectives import check_parts, check_phased_by
 from ecn_marl.envs.queues import PerQueue
-from ecn_marl.envs.recorded import recorded
 from ecn_marl.envs.resolve import (
     same_time,
     with_classes,
     with_clock,
+    with_flows,
     with_load,
     with_priority,
     with_room,
 )
 from ecn_marl.envs.reward_reference import RewardReference, find_reference
-from ecn_marl.envs.rewards import Reward, check_options, check_reward, reward_function
+from ecn_marl.envs.rewards import REWARDS, Reward, check_options, check_reward, reward_function
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.envs.telemetry import Telemetry, with_delay
 from ecn_marl.sim.config import counters
@@ -190,7 +190,8 @@ def make(
             line rate up to 1.5; refused where none has.
         flows: file with a recorded flow list, whose windows are the traffic; see `envs.recorded`.
         priority: preference of the reward: `latency`, `throughput`, or the weight of utilisation in
-            [0, 1]; see `scenario.PRIORITIES`.
+            [0, 1]; see `scenario.PRIORITIES`. Refused where the reward and the scenario's own are
+            in completion times: these do not weigh utilisation.
         credit: who earns the reward `slowdown`: `team` (every port the whole, the default),
             `path` (each port its share) or `flows` (each port all of the flows that cross it); see
             `envs.rewards`.
@@ -244,9 +245,12 @@ def make(
     options = _weights(spec) | spec.reward_options
     check_options(**options)
     reward_rule = reward_function(spec.reward if reward is None else reward, credit)
+    if priority is not None:
+        _check_priority(priority, reward_rule, spec)
     reference = _reference(scenario, spec, telemetry_options, reward_rule, options)
     check_value("per_queue", per_queue, Flag())
-    codec = action_codec(actions, **_options_for(actions, spec.action_options))
+    own = "action_options" in overrides
+    codec = action_codec(actions, **_options_for(actions, spec.action_options, own))
     if per_queue:
         if len(spec.classes) < 2:
             allowed = "False in a scenario whose ports have one queue (no traffic classes)"
@@ -339,9 +343,7 @@ def resolve_scenario(
         if load is not None:
             allowed = "none beside a load: a recorded list is all the traffic there is"
             raise bad_value("flows", flows, allowed)
-        dt_us = float(spec.dt_us)
-        source = recorded(flows, spec.topology, dt_us, dt_us * spec.tick_steps)
-        spec = replace(spec, traffic=(source,))
+        spec = with_flows(spec, flows)
     spec = with_room(spec, overridden)
     if priority is not None:
         spec = with_priority(spec, priority)
@@ -405,9 +407,14 @@ def in_view(scenario: str, options: Mapping[str, Any], view: Mapping[str, Any]) 
         view: options that belong to the learner, `interval_us` perhaps among them.
 
     Returns:
-        Both, with `max_steps` in intervals of the view, so that episodes last as long.
+        Both, with `max_steps` in intervals of the view, so that episodes last as long. Options of
+        other actions than the view's are left out, unless `options` has them: a recipe's do not
+        belong to the actions that a user names.
     """
     episode_options = {**options, **view}
+    if {"actions", "action_options"} <= view.keys() and "action_options" not in options:
+        fitting = _options_for(view["actions"], view["action_options"])
+        episode_options["action_options"] = fitting
     if "interval_us" in view and "max_steps" in options:
         spec = replace(lookup(scenario), max_steps=options["max_steps"])
         episode_options["max_steps"] = same_time(spec, view["interval_us"])
@@ -420,15 +427,35 @@ def _weights(spec: Scenario) -> dict[str, float]:
     return dict(zip(names, spec.slowdown_weights, strict=True))
 
 
-def _options_for(actions: str | ActionCodec, options: Mapping[str, object]) -> dict[str, Any]:
-    """Options of the scenario that this codec has (a template list has no scale)."""
-    if isinstance(actions, ActionCodec) or actions not in ACTIONS:
+def _check_priority(priority: str | float, reward: Reward, spec: Scenario) -> None:
+    """Refuse a priority that nothing reads.
+
+    A suite's priority may stand beside a recipe with a reward of its own, where the scenario's
+    reward reads it.
+    """
+    if reward.accrues and reward_function(spec.reward).accrues:
+        names = [name for name in REWARDS if not REWARDS[name].accrues]
+        allowed = f"none with the reward {reward.name}: only {', '.join(names)} weigh utilisation"
+        raise bad_value("priority", priority, allowed)
+
+
+def _options_for(
+    actions: str | ActionCodec, options: Mapping[str, object], asked: bool = False
+) -> dict[str, Any]:
+    """Options for a codec: the caller's as they are, if `asked` for.
+
+    Of the scenario's own, those that this codec has (a template list has no scale).
+    """
+    known = isinstance(actions, str) and actions in ACTIONS
+    if not known and not asked:
         return {}
-    codec_options = ACTIONS[actions].options()
     everywhere = {name for kind in ACTIONS.values() for name in kind.options()}
     for name in options:
         if name not in everywhere:
             raise unknown_name("action option", name, everywhere)
+    if asked:
+        return dict(options)
+    codec_options = ACTIONS[str(actions)].options()
     return {k: v for k, v in options.items() if k in codec_options}
 
 

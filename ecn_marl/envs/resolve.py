@@ -1,7 +1,7 @@
 """Fields of scenarios that follow from others or from options of `make`.
 
 `auto` becomes a number: the clock, widths of sources, flow slots. A load goes into the sources, a
-priority into the options of the reward.
+flow list replaces them, a priority goes into the options of the reward.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import fields, is_dataclass, replace
 
+import numpy as np
+
 from ecn_marl._checks import check_value, rules_of
 from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl.envs.recorded import recorded
 from ecn_marl.envs.scenario import PRIORITIES, Scenario
 from ecn_marl.sim.clocks import choose_clock, longest_dt_us
 from ecn_marl.sim.config import TrafficClass
@@ -74,6 +77,28 @@ def with_load(spec: Scenario, load: float) -> Scenario:
     return replace(spec, traffic=traffic)
 
 
+def with_flows(spec: Scenario, path: str) -> Scenario:
+    """A scenario with a clock whose traffic is a recorded flow list, see `recorded`.
+
+    Raises:
+        ValueError: the scenario counts steps of jobs; the list cannot be read, does not fit the
+            network, or is so short that it repeats faster than its flows are admitted.
+    """
+    if spec.phased_by is not None or any(part.sources for part in spec.objective):
+        allowed = "none in a scenario that counts steps of jobs: a flow list has flows only"
+        raise bad_value("flows", path, allowed)
+    dt_us = float(spec.dt_us)
+    tick_us = dt_us * spec.tick_steps
+    source = recorded(path, spec.topology, dt_us, tick_us)
+    count, span_us = len(source.flows), float(np.ptp(source.flows.start_ns)) / 1e3
+    period_us = max(span_us * count / (count - 1), dt_us)
+    if source.width * period_us < count * tick_us:
+        repeats = f"these {count} flows repeat every {period_us:.3g} us"
+        allowed = f"a longer list: {repeats}, and at most {source.width} begin per {tick_us:g} us"
+        raise bad_value("flows", path, allowed)
+    return replace(spec, traffic=(source,))
+
+
 def _has_load(source: Source) -> bool:
     return is_dataclass(source) and any(f.name == "load" for f in fields(source))
 
@@ -82,12 +107,15 @@ def with_priority(spec: Scenario, priority: str | float) -> Scenario:
     """A scenario whose reward weighs utilisation as a priority says, see `PRIORITIES`.
 
     Raises:
-        ValueError: neither the name of a priority nor a number.
+        ValueError: neither the name of a priority nor a number in [0, 1].
     """
     try:
         weight = PRIORITIES[str(priority)] if priority in PRIORITIES else float(priority)
     except (ValueError, TypeError):
         raise unknown_name("priority", str(priority), PRIORITIES) from None
+    if isinstance(priority, bool) or not 0.0 <= weight <= 1.0:
+        allowed = f"{', '.join(PRIORITIES)}, or the weight of utilisation, a number in [0, 1]"
+        raise bad_value("priority", priority, allowed)
     return replace(spec, reward_options=spec.reward_options | {"utilisation_weight": weight})
 
 
@@ -141,9 +169,8 @@ def _check_width(source: Source, spec: Scenario, tick_us: float) -> None:
     width, demand = getattr(source, "width", "auto"), _demand(source, spec, tick_us)
     if not isinstance(width, int) or demand is None:
         return
-    arrivals = demand.per_us * demand.burst * tick_us
-    if width < arrivals:
-        needed = sizing.width_for(demand, tick_us)
+    arrivals, needed = demand.per_us * demand.burst * tick_us, sizing.width_for(demand, tick_us)
+    if width < min(arrivals, needed):
         kind = type(source).__name__
         allowed = f"auto, or at least {needed}: {arrivals:.3g} flows of this {kind} arrive per tick"
         raise bad_value("width", width, f"{allowed} of {tick_us:g} us")

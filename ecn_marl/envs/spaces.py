@@ -55,18 +55,18 @@ class MultiDiscrete:
         return jnp.all(jnp.logical_and(x >= 0, x < self.num_categories))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have no truth value to compare
 class Box:
-    """Arrays of reals between two bounds."""
+    """Arrays of reals between two bounds, or two for every entry."""
 
-    low: float
-    high: float
+    low: float | np.ndarray
+    high: float | np.ndarray
     shape: tuple[int, ...]
     dtype: DTypeLike = jnp.float32
 
     def sample(self, key: jax.Array) -> Array:
         """A uniformly random element; standard normal if there are no bounds."""
-        if not np.isfinite(self.low):
+        if not np.isfinite(self.low).all():
             return jax.random.normal(key, self.shape, self.dtype)
         return jax.random.uniform(key, self.shape, self.dtype, self.low, self.high)
 
@@ -82,8 +82,7 @@ def of_agents(space: gymnasium.Space[Any], agents: int) -> Space:
     """The space of arrays that hold an element of `space` for every agent, `[A, *shape]`.
 
     Args:
-        space: a `Box` with one bound for all entries, a `Discrete` or a `MultiDiscrete` of
-            gymnasium: that of one agent.
+        space: a `Box`, a `Discrete` or a `MultiDiscrete` of gymnasium: that of one agent.
         agents: number of agents A.
     """
     one: Any = space
@@ -91,5 +90,12 @@ def of_agents(space: gymnasium.Space[Any], agents: int) -> Space:
         return MultiDiscrete(np.broadcast_to(one.nvec, (agents, *one.nvec.shape)))
     if hasattr(one, "n"):
         return Discrete(int(one.n), (agents,))
-    low, high = float(one.low.min()), float(one.high.max())
-    return Box(low, high, (agents, *one.shape))
+    return Box(*bounds(one), (agents, *one.shape))
+
+
+def bounds(box: gymnasium.spaces.Box) -> tuple[float | np.ndarray, float | np.ndarray]:
+    """Bounds of a `Box` of gymnasium: two numbers if all entries have the same, else arrays."""
+    low, high = np.asarray(box.low), np.asarray(box.high)
+    if (low == low.flat[0]).all() and (high == high.flat[0]).all():
+        return float(low.flat[0]), float(high.flat[0])
+    return low, high

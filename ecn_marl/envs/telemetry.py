@@ -71,8 +71,8 @@ class Telemetry:
 
     def __post_init__(self) -> None:
         """Check all fields."""
-        if self.period_us is not None and not 0.0 < self.period_us <= LONGEST_US:
-            raise bad_value("period_us", self.period_us, f"None, or µs in (0, {LONGEST_US:g}]")
+        period = Real(above=0.0, high=LONGEST_US, unit="µs", none=True)
+        check_value("period_us", self.period_us, period)
         for name in ("observation_delay", "action_delay"):
             value = getattr(self, name)
             is_int = isinstance(value, int) and not isinstance(value, bool)
@@ -83,8 +83,7 @@ class Telemetry:
         for name in ("pmax_percent", "one_profile", "noisy_marks"):
             if not isinstance(getattr(self, name), bool):
                 raise bad_value(name, getattr(self, name), "True or False")
-        if not 0.0 <= self.quantum_kb < math.inf:
-            raise bad_value("quantum_kb", self.quantum_kb, "a number of KB >= 0")
+        check_value("quantum_kb", self.quantum_kb, Real(low=0.0, unit="KB"))
 
     @classmethod
     def of(cls, options: Telemetry | Mapping[str, Any] | None) -> Telemetry:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxtyping import PyTree
 
+from ecn_marl._errors import bad_value
 from ecn_marl._fork import check_process
 from ecn_marl._programs import Programs
 
@@ -16,6 +17,16 @@ if TYPE_CHECKING:  # JAX is started at the first reset, not at import
 
     from ecn_marl.envs.ecn import EcnEnv
     from ecn_marl.envs.episode import EnvParams, EnvState
+
+
+def check_batches(core: EcnEnv) -> None:
+    """Refuse an environment that cannot be traced, so not batched either.
+
+    Raises:
+        ValueError: its simulator runs on the host.
+    """
+    if core.sim.on_host:
+        raise bad_value("backend", "packets", "fluid for batches")
 
 
 def compiled(core: EcnEnv, user: object = None) -> tuple[Callable[..., Any], ...]:

@@ -71,7 +71,7 @@ class Checked:
         """
         check_numbers(params)
         if not isinstance(action, jax.core.Tracer):
-            self.env.action.check(np.asarray(action), self.env.num_agents)
+            self.env.action.check(np.asarray(action), self.env.num_agents, self.env.agents)
         return self.env.step(key, state, action, params)
 
     def step_ecn(self, key: jax.Array, state: PyTree, ecn: Ecn, params: PyTree) -> StepResult:

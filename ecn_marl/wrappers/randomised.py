@@ -10,21 +10,27 @@ its factors. So trainers, which give all environments the same parameters, work 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from functools import cache, cached_property
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, PyTree
 
+from ecn_marl._checks import POSITIVE, Each
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
 from ecn_marl.envs.interface import PortEnvironment, StepResult
+from ecn_marl.sim.config import base_rtt
 from ecn_marl.sim.core.queues import Ecn
-from ecn_marl.sim.network.topology import GBPS
+from ecn_marl.sim.network.link_options import with_links
+from ecn_marl.sim.network.topology import GBPS, Topology
+from ecn_marl.sim.simulator import RESERVE
 from ecn_marl.sim.transports import Dcqcn
 
 SENDERS = ("ai", "hai", "g", "increase_us", "decrease_us", "alpha_us")
@@ -55,9 +61,10 @@ def ranges_of(factors: Mapping[str, Any]) -> Ranges:
     for kind, limits in factors.items():
         if kind not in KINDS:
             raise unknown_name("what to randomise", kind, KINDS)
-        low, high = (1.0 / limits, limits) if isinstance(limits, int | float) else tuple(limits)
-        if not 0.0 < low <= high < math.inf:
+        ends = (1.0 / limits, limits) if POSITIVE.fits(limits) else limits
+        if not Each(POSITIVE, 2).fits(ends) or ends[0] > ends[1]:
             raise bad_value(f"range of {kind}", limits, "a factor >= 1, or 0 < lowest <= highest")
+        low, high = ends
         if kind == "delay" and high > 1.0:
             raise bad_value("range of delay", limits, "factors up to 1, those of the topology")
         ranges.append((kind, float(low), float(high)))
@@ -70,13 +77,26 @@ def draw(key: jax.Array, ranges: Ranges) -> Float[Array, " kinds"]:
     return jnp.exp(jax.random.uniform(key, (len(ranges),), jnp.float32, low, high))
 
 
-def scaled(params: PyTree, factors: Float[Array, " kinds"], ranges: Ranges) -> PyTree:
+@cache
+def _propagation(topology: Topology) -> float:
+    """Share of propagation in the base round trip; the rest is the time to store a packet."""
+    return 1.0 - base_rtt(with_links(topology, delay_us=0.0)) / base_rtt(topology)
+
+
+def scaled(
+    params: PyTree, factors: Float[Array, " kinds"], ranges: Ranges, topology: Topology
+) -> PyTree:
     """Parameters times factors.
+
+    PFC's headroom and the base round trip follow rates and delays, as in
+    `Simulator.default_params`; the latter exactly if one path has the longest propagation and the
+    slowest links.
 
     Args:
         params: `EnvParams` of the scenario.
         factors: from `draw`.
         ranges: their kinds.
+        topology: the scenario's network.
     """
     by = {kind: factors[i] for i, (kind, _, _) in enumerate(ranges)}
     sim = params.sim
@@ -87,7 +107,12 @@ def scaled(params: PyTree, factors: Float[Array, " kinds"], ranges: Ranges) -> P
         senders = _times(senders, rate, ("ai", "hai"))
         params = replace(params, scale=_times(params.scale, rate, ("port_scale",)))
     if delay is not None:
-        net = _times(net, delay, ("port_delay", "nic_delay", "base_rtt"))
+        net = _times(net, delay, ("port_delay", "nic_delay"))
+    if rate is not None or delay is not None:
+        faster, longer = (jnp.float32(1.0) if x is None else x for x in (rate, delay))
+        share = _propagation(topology)
+        net = _times(net, faster * longer, ("headroom",))
+        net = _times(net, share * longer + (1.0 - share) / faster, ("base_rtt",))
     if "load" in by:
         traffic = tuple(_times(source, by["load"], LOADS) for source in traffic)
     for name in SENDERS:
@@ -105,15 +130,16 @@ def _times(tree: PyTree, factor: Array, names: tuple[str, ...]) -> PyTree:
     return replace(tree, **changed)
 
 
-def randomised(params: PyTree, key: jax.Array, ranges: Ranges) -> PyTree:
+def randomised(params: PyTree, key: jax.Array, ranges: Ranges, topology: Topology) -> PyTree:
     """Parameters of one episode, drawn.
 
     Args:
         params: `EnvParams` of the scenario.
         key: PRNG key.
         ranges: from `ranges_of`.
+        topology: the scenario's network.
     """
-    return scaled(params, draw(key, ranges), ranges)
+    return scaled(params, draw(key, ranges), ranges, topology)
 
 
 @struct.dataclass
@@ -129,6 +155,21 @@ class RandomisedState:
     env: PyTree
     factors: Leaf
     steps: Leaf
+
+    @property
+    def sim(self) -> PyTree:
+        """State of the network."""
+        return self.env.sim
+
+    @property
+    def ecn(self) -> Ecn:
+        """Thresholds in force, see `EnvState`."""
+        return cast(Ecn, self.env.ecn)
+
+    @property
+    def history(self) -> Leaf:
+        """What ports have shown, see `EnvState`."""
+        return self.env.history
 
 
 @dataclass(frozen=True)
@@ -150,6 +191,7 @@ class Randomised:
         if not self.ranges:
             raise bad_value("ranges", self.ranges, "at least one range")
         sim = self.env.default_params.sim
+        self._check_buffer(np.asarray(sim.net.headroom))
         for kind, _, _ in self.ranges:
             trees = sim.traffic if kind == "load" else (sim.transport,)
             names = LOADS if kind == "load" else (kind,)
@@ -157,6 +199,12 @@ class Randomised:
             if kind not in ("rate", "delay") and not field_names & set(names):
                 raise bad_value("what to randomise", kind, f"something that {self.env.name} has")
         self._check_clock()
+
+    def _check_buffer(self, headroom: np.ndarray) -> None:
+        """Check that the largest headroom drawn leaves a buffer to share."""
+        highest = {kind: high for kind, _, high in self.ranges}
+        factor = highest.get("rate", 1.0) * highest.get("delay", 1.0)
+        self.env.sim._check_buffer(headroom * factor + RESERVE)
 
     def _check_clock(self) -> None:
         """Check that the substep fits the senders' timers at the ends of the ranges."""
@@ -181,6 +229,15 @@ class Randomised:
             raise AttributeError(name)
         return getattr(self.env, name)
 
+    # Cached, so that it is one object, as `EcnEnv.program` is.
+    @cached_property
+    def program(self) -> Randomised:
+        """The wrapped environment's `program` with the same draws: faces compile this one."""
+        program = copy(self)
+        # Not `replace`: its checks read numbers, such as the buffer, that a program has not.
+        object.__setattr__(program, "env", cast(Any, self.env).program)
+        return program
+
     @property
     def load(self) -> Callable[[RandomisedState], Array]:
         """How busy an environment is; see `EcnEnv.load`."""
@@ -190,8 +247,19 @@ class Randomised:
         """Draw parameters and start an episode; see the wrapped environment."""
         draw_key, env_key = jax.random.split(key)
         factors = draw(draw_key, self.ranges)
-        obs, state = self.env.reset(env_key, scaled(params, factors, self.ranges))
+        obs, state = self.env.reset(env_key, self._scaled(params, factors))
         return obs, RandomisedState(state, factors, state.steps)
+
+    def _scaled(self, params: PyTree, factors: Array) -> PyTree:
+        """Parameters of the episode with these factors."""
+        return scaled(params, factors, self.ranges, self.env.sim.topology)
+
+    def reset_info(self, state: RandomisedState, params: PyTree) -> dict[str, Array]:
+        """Infos of a reset; see `EcnEnv.reset_info`."""
+        known: dict[str, Array] = cast(Any, self.env).reset_info(
+            state.env, self._scaled(params, state.factors)
+        )
+        return known
 
     def step(
         self, key: jax.Array, state: RandomisedState, action: Array, params: PyTree
@@ -211,14 +279,14 @@ class Randomised:
         action: Array | Ecn,
         params: PyTree,
     ) -> PyTree:
-        episode_params = scaled(params, state.factors, self.ranges)
+        episode_params = self._scaled(params, state.factors)
         inner = replace(state.env, steps=state.steps)
         obs, inner, *rest = step(key, inner, action, episode_params)
         return obs, RandomisedState(inner, state.factors, inner.steps), *rest
 
     def phase(self, state: RandomisedState, params: PyTree) -> Array:
         """Phase of every port; see `EcnEnv.phase`."""
-        episode_params = scaled(params, state.factors, self.ranges)
+        episode_params = self._scaled(params, state.factors)
         return self.env.phase(state.env, episode_params)
 
     def global_state(self, state: RandomisedState, params: PyTree) -> Float[Array, " state"]:
@@ -227,5 +295,5 @@ class Randomised:
 
     def episode_metrics(self, state: RandomisedState, params: PyTree) -> dict[str, Array]:
         """Metrics of the episode so far; see `EcnEnv.episode_metrics`."""
-        episode_params = scaled(params, state.factors, self.ranges)
+        episode_params = self._scaled(params, state.factors)
         return self.env.episode_metrics(state.env, episode_params)

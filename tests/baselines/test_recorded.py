@@ -140,7 +140,7 @@ def test_priorities_are_pets_weights():
     assert weight[None] == weight["latency"]
     for wrong, message in (
         ("speed", "unknown priority 'speed'"),
-        (1.5, "utilisation_weight = 1.5"),
+        (1.5, "priority = 1.5"),
     ):
         with pytest.raises(ValueError, match=message):
             make(TINY, priority=wrong)

@@ -19,6 +19,8 @@ from playing import CASES, Options, bits, play, sampled, script
 import ecn_marl
 from ecn_marl.envs.features import FEATURES, Feature, feature_set
 from ecn_marl.envs.parallel import PROGRAMS, EcnParallelEnv
+from ecn_marl.sim.network.topology import star
+from ecn_marl.sim.traffic.incast import Incast
 
 # Episodes.
 
@@ -185,6 +187,29 @@ def test_spaces(kind: str, space: type):
     second.seed(2)  # the spaces of two agents do not share a stream
     repeated = [(first.sample(), second.sample())[0] for _ in range(4)]
     np.testing.assert_array_equal(draws, repeated)
+
+
+def test_a_table_shows_all_queues_of_a_port():
+    sizes = (300.0, 200.0)
+    env = ecn_marl.parallel_env(
+        "incast-v0",
+        "ansi",
+        topology=star(3),
+        traffic=tuple(Incast(load=0.9, n_min=2, n_max=2, flow_kb=x, width=2) for x in sizes),
+        classes=({"name": "first"}, {"name": "second"}),
+        class_of=(0, 1),
+        slots=16,
+        max_steps=4,
+    )
+    env.reset(seed=0)
+    longest = 0.0
+    while env.agents:
+        *_, infos = env.step(sampled(env))
+        queues = [infos[agent]["queue"] / 1e3 for agent in env.possible_agents]
+        shown = [float(line.split()[2]) for line in env.render().splitlines()[1:]]
+        assert shown == pytest.approx(queues, abs=0.051)
+        longest = max(longest, *queues)
+    assert longest > 1.0
 
 
 def test_bounds_are_those_of_the_features():

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
@@ -75,6 +76,7 @@ def test_wrong_reals():
         ({"max_cycles": 0}, r"max_cycles = 0 .* \[1, "),
         ({"max_cycles": 2**31}, "max_cycles = 2147483648"),
         ({"laod": 0.5}, "did you mean 'load'"),
+        ({"max_cycles": 2, "telemetry": {"period_us": 300.0}}, "within the episode of 2 intervals"),
     ],
 )
 def test_wrong_options(options: Options, message: str):
@@ -101,6 +103,18 @@ def test_load_acts_on_every_source_that_has_one_or_is_refused(scenario: str):
         assert not loads
         return
     assert loads and [s.load for s in changed if hasattr(s, "load")] == [0.37] * len(loads)
+
+
+def test_a_refused_reset_leaves_the_stream(small: EcnParallelEnv):
+    small.reset(seed=7)
+    untouched = copy.deepcopy(small)
+    with pytest.raises(ValueError, match="key"):
+        small.reset(seed=1, options={"key": [1, 2, 3]})
+    keys = []
+    for env in (small, untouched):
+        env.reset()
+        keys.append(np.asarray(jax.random.key_data(env._key)))
+    np.testing.assert_array_equal(*keys)
 
 
 def test_wrong_attributes(small: EcnParallelEnv):

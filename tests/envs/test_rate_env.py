@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -189,6 +190,8 @@ def test_actions():
         ({"target": 0.0}, r"target = 0\.0 .* a number > 0"),
         ({"offset": -1.0}, r"offset = -1\.0"),
         ({"history": 0}, "history = 0"),
+        ({"history": True}, "history = True .* an integer"),
+        ({"target": True}, "target = True .* a number > 0"),
         ({"columns": ("rtt",)}, "unknown column 'rtt'"),
         ({"actions": "box"}, "unknown actions 'box'.*continuous"),
         ({"transport": "swift:htsim"}, "transport = 'swift:htsim' .* rate-agent"),
@@ -203,6 +206,26 @@ def test_actions():
 def test_bad_input_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         make_rate(**({"scenario": "many-to-one-8-v0"} | change))
+
+
+@pytest.fixture
+def unchecked():
+    """Without the suite's checks of types, as for users."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_values_of_other_types():
+    for change, message in (
+        ({"target": "x"}, "target = 'x' .* a number > 0"),
+        ({"columns": 3}, "columns = 3 .* a tuple of names"),
+        ({"actions": 3}, "actions = 3 .* continuous, discrete, or a codec"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make_rate("many-to-one-8-v0", **change)
+    assert make_rate("many-to-one-8-v0", history=np.int64(3)).history == 3
 
 
 def test_short_flows_take_their_bytes_from_the_long_one():

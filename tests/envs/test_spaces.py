@@ -12,7 +12,7 @@ import ecn_marl
 from ecn_marl.envs.spaces import Box, of_agents
 
 
-@pytest.mark.parametrize("actions", ["multidiscrete", "discrete", "box"])
+@pytest.mark.parametrize("actions", ["multidiscrete", "discrete", "box", "thresholds"])
 def test_a_sample_is_an_action_of_all_agents(actions):
     env = tiny(actions)
     space, one = env.action_space(env.default_params), env.action.gymnasium_space()

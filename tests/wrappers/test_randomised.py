@@ -6,16 +6,19 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from commands import TINY
+from tiny import tiny
 
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
 from ecn_marl.baselines.runs import train_run
 from ecn_marl.baselines.trained import run_actors
+from ecn_marl.envs.parallel import EcnParallelEnv
 from ecn_marl.envs.registry import make
 from ecn_marl.experiments.jobs import parse_ranges
-from ecn_marl.wrappers import AutoReset
+from ecn_marl.wrappers import AutoReset, EcnVectorEnv
 from ecn_marl.wrappers.randomised import Randomised, draw, randomised, ranges_of, scaled
 
 pytestmark = pytest.mark.usefixtures("tiny_scenario")
@@ -35,7 +38,8 @@ def test_only_what_is_named_changes():
     before = leaves(env.default_params)
     factors = {"rate": 2.0, "delay": 0.5, "load": 1.5, "g": 3.0}
     ranges = tuple((kind, x, x) for kind, x in factors.items())
-    after = leaves(randomised(env.default_params, jax.random.key(0), ranges))
+    net = env.sim.topology
+    after = leaves(randomised(env.default_params, jax.random.key(0), ranges, net))
     expected_factors = {
         "sim.net.port_rate": 2.0,
         "sim.net.nic_rate": 2.0,
@@ -55,6 +59,54 @@ def test_only_what_is_named_changes():
         )
 
 
+@pytest.mark.parametrize("factors", [{"rate": 2.0}, {"delay": 0.25}, {"rate": 0.5, "delay": 0.5}])
+def test_the_network_is_the_one_of_links_with_other_rates_and_delays(factors):
+    """Two delays of half the base round trip, or more: hosts at 1 us, and packets to store."""
+    name, rate, delay = "websearch-v0", factors.get("rate", 1.0), factors.get("delay", 1.0)
+    plain = make(name, delay_us=2.0, link_gbps=25.0, uplink_gbps=100.0)
+    other = make(name, delay_us=2.0 * delay, link_gbps=25.0 * rate, uplink_gbps=100.0 * rate)
+    ranges = ranges_of({kind: (x, x) for kind, x in factors.items()})
+    drawn = randomised(plain.default_params, jax.random.key(0), ranges, plain.sim.topology)
+    expected = leaves(other.default_params.sim.net)
+    for field, x in leaves(drawn.sim.net).items():
+        np.testing.assert_allclose(x, expected[field], rtol=1e-6, err_msg=field)
+
+
+def test_a_headroom_that_fills_the_buffer_is_refused():
+    small = make("websearch-v0", buffer_mib=0.5)
+    Randomised(small, ranges_of({"rate": 2.0}))
+    with pytest.raises(ValueError, match=r"buffer_mib = 0.5 .* PFC headroom"):
+        Randomised(small, ranges_of({"rate": 50.0}))
+
+
+@pytest.fixture
+def unchecked():
+    """Without the suite's checks of types, which know faces of `EcnEnv` only."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_faces_compile_the_draws_too():
+    """A quarter of the rate has a quarter of the thresholds."""
+    plain = tiny()
+    drawn = Randomised(plain, ranges_of({"rate": (0.25, 0.26)}))
+    seen = []
+    for core in (plain, drawn):
+        batch = EcnVectorEnv(core, 2)
+        batch.reset(seed=0)
+        seen.append(batch.step(np.zeros((2, core.num_agents, 3), np.int32))[-1]["kmin"])
+    share = seen[1] / seen[0]
+    assert (share >= 0.2499).all() and (share <= 0.2601).all()
+    assert np.ptp(share, 0).min() > 0 and np.ptp(share, 1).max() < 1e-6
+    face = EcnParallelEnv(drawn, "ansi")
+    face.reset(seed=0)  # the episode of the batch's first network
+    *_, infos = face.step(dict.fromkeys(face.agents, np.zeros(3, np.int32)))
+    assert infos["port_0"]["kmin"] == pytest.approx(seen[1][0, 0], rel=1e-6)
+    assert f"{infos['port_0']['kmin'] / 1e3:.1f}" in face.render()
+
+
 def test_draws_fill_the_ranges():
     keys = jax.random.split(jax.random.key(0), 2000)
     factors = np.asarray(jax.vmap(lambda key: draw(key, RANGES))(keys))
@@ -70,7 +122,7 @@ def test_an_episode_is_that_of_the_scenario_with_these_parameters():
     params = plain.default_params
     obs, state = jax.jit(env.reset)(key, params)
     step, plain_step = jax.jit(env.step), jax.jit(plain.step)
-    episode_params = scaled(params, state.factors, RANGES)
+    episode_params = scaled(params, state.factors, RANGES, plain.sim.topology)
     expected_obs, plain_state = jax.jit(plain.reset)(jax.random.split(key)[1], episode_params)
     np.testing.assert_array_equal(obs, expected_obs)
     action = jnp.zeros((plain.num_agents, 3), jnp.int32)
@@ -143,6 +195,10 @@ def test_bad_ranges_are_named():
         ({"load": 0.5}, "range of load = 0.5"),
         ({"load": (2.0, 1.0)}, "range of load"),
         ({"delay": 2.0}, "up to 1"),
+        ({"load": 0}, "range of load = 0 "),
+        ({"load": (1, 2, 3)}, r"range of load = \(1, 2, 3\) .* 0 < lowest <= highest"),
+        ({"load": "2"}, "range of load = '2'"),
+        ({"load": True}, "range of load = True"),
     ):
         with pytest.raises(ValueError, match=message):
             ranges_of(wrong)

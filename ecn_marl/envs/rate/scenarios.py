@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
-from ecn_marl._checks import Real, Whole, check
+from ecn_marl._checks import Kind, Real, Whole, check, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.envs.rate.actions import Factor, factor_codec
 from ecn_marl.envs.rate.env import COLUMNS, RateEnv
@@ -284,17 +284,15 @@ def make_rate(
         ValueError: an unknown name, or a value that is not allowed.
     """
     spec = with_options(scenario, overrides)
-    if isinstance(columns, str) or not columns:
+    check_value("actions", actions, Kind((str, "factor"), "continuous, discrete, or a codec"))
+    if not isinstance(columns, tuple | list) or not columns:
         raise bad_value("columns", columns, f"a tuple of names, of {', '.join(COLUMNS)}")
     for name in columns:
         if name not in COLUMNS:
             raise unknown_name("column", name, COLUMNS)
-    if not isinstance(history, int) or history < 1:
-        raise bad_value("history", history, "an integer >= 1")
-    if not 0.0 < target < math.inf:
-        raise bad_value("target", target, "a number > 0")
-    if not 0.0 <= offset < math.inf:
-        raise bad_value("offset", offset, "a number >= 0")
+    check_value("history", history, Whole(low=1))
+    check_value("target", target, Real(above=0.0))
+    check_value("offset", offset, Real(low=0.0))
     sim = spec.simulator()
     if sim.transport.kind != "rate-agent":
         kind = f"{sim.transport.kind}:{sim.transport.name}"
@@ -304,7 +302,7 @@ def make_rate(
         sim=sim,
         action=factor_codec(actions),
         columns=tuple(columns),
-        history=history,
+        history=int(history),
         target=float(target),
         offset=float(offset),
         horizon=max(round(spec.duration_us / sim.interval_us), 1),

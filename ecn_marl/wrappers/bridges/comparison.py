@@ -19,7 +19,7 @@ from ecn_marl.baselines.evaluation.episodes import (
 from ecn_marl.baselines.static import Static
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.render.tables import evaluation_tables
-from ecn_marl.wrappers.batch import compiled
+from ecn_marl.wrappers.batch import check_batches, compiled
 
 Policy = Callable[[np.ndarray], Any]
 """Observations `[N, A, obs_dim]` of N networks -> actions `[N, A, ...]`, both numpy."""
@@ -38,7 +38,11 @@ def evaluate_policy(
         name: label of the result.
         episodes: number of episodes, all in one batch.
         seed: seed of the episodes.
+
+    Raises:
+        ValueError: an environment that cannot be traced.
     """
+    check_batches(core)
     # `roll_out` resets with this half of an episode's key, so the traffic is the same.
     keys = jax.vmap(lambda key: jax.random.split(key)[0])(evaluation_keys(seed, episodes))
     reset, step, _ = compiled(core.program)

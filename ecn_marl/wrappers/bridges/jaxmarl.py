@@ -21,7 +21,8 @@ from ecn_marl.envs.episode import EnvParams, EnvState
 from ecn_marl.envs.features import flatten
 from ecn_marl.envs.parallel import EcnParallelEnv
 from ecn_marl.envs.registry import make
-from ecn_marl.envs.spaces import Box, Discrete, MultiDiscrete
+from ecn_marl.envs.spaces import Box, Discrete, MultiDiscrete, bounds
+from ecn_marl.wrappers.batch import check_batches
 from ecn_marl.wrappers.lanes import Lanes
 
 WORLD_STATE = "world_state"
@@ -49,7 +50,7 @@ def translate(space: Any) -> Any:
         return multi_discrete([int(n) for n in space.nvec])
     if hasattr(space, "n"):
         return discrete(int(space.n))
-    return box(float(space.low.min()), float(space.high.max()), space.shape)
+    return box(*bounds(space), space.shape)
 
 
 class EcnJaxMARL:
@@ -82,8 +83,10 @@ class EcnJaxMARL:
                 `[A, state_dim]`, for centralised critics.
 
         Raises:
-            InvalidValue: a parameter out of its range, see `Checked`.
+            InvalidValue: a parameter out of its range, see `Checked`, or an environment that cannot
+                be traced.
         """
+        check_batches(core)
         self.core = core
         self.params = core.default_params if params is None else params
         check_numbers(self.params)
@@ -181,7 +184,7 @@ class EcnJaxMARL:
     @partial(jax.jit, static_argnums=0)
     def get_obs(self, state: EnvState) -> dict[str, Array]:
         """Observations of all agents in a state."""
-        return self._observations(flatten(state.history), state)
+        return self._observations(flatten(self.core.grouping.mean(state.history)), state)
 
     @partial(jax.jit, static_argnums=0)
     def get_avail_actions(self, state: EnvState) -> dict[str, Array]:

@@ -11,6 +11,7 @@ from gymnasium.vector.utils import batch_space
 
 from ecn_marl._checks import STREAM_SEED, check_value
 from ecn_marl._copies import OwnCopies
+from ecn_marl._errors import bad_value
 from ecn_marl.envs.parallel import EcnParallelEnv, parallel_env
 
 
@@ -39,23 +40,29 @@ class NetworkEnv(OwnCopies, gymnasium.Env):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Start an episode; see `EcnParallelEnv.reset`."""
         check_value("seed", seed, STREAM_SEED)  # before gymnasium, whose error is its own
+        obs, infos = self.face.reset(seed, options)
         super().reset(seed=None if seed is None else int(seed))
-        obs, _ = self.face.reset(seed, options)
-        return np.stack(list(obs.values())), {}
+        return np.stack(list(obs.values())), _columns(infos)
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Apply the actions of all agents for one tuning interval."""
-        joint = dict(zip(self.face.possible_agents, action, strict=True))
+        """Apply the actions of all agents for one tuning interval.
+
+        Raises:
+            ValueError: there is not one action for each agent, or one is not in its space.
+        """
+        agents = self.face.possible_agents
+        rows = list(action) if np.iterable(action) else None
+        if rows is None or len(rows) != len(agents):
+            raise bad_value("action", action, f"one for each of the {len(agents)} agents")
+        joint = dict(zip(agents, rows, strict=True))
         obs, rewards, terminated, truncated, infos = self.face.step(joint)
         reward = np.array(list(rewards.values()), np.float32)
-        first = next(iter(infos.values()))
-        facts = {k: np.array([row[k] for row in infos.values()], np.float32) for k in first}
         return (
             np.stack(list(obs.values())),
             float(reward.mean(dtype=np.float64)),
             all(terminated.values()),
             all(truncated.values()),
-            {"reward": reward, **facts},
+            {"reward": reward, **_columns(infos)},
         )
 
     def render(self) -> np.ndarray | str | None:
@@ -65,6 +72,12 @@ class NetworkEnv(OwnCopies, gymnasium.Env):
     def close(self) -> None:
         """Release the window, if there is one."""
         self.face.close()
+
+
+def _columns(infos: dict[str, dict[str, Any]]) -> dict[str, np.ndarray]:
+    """Infos of all agents as an array `[A]` for every entry."""
+    first = next(iter(infos.values()))
+    return {k: np.array([row[k] for row in infos.values()], np.float32) for k in first}
 
 
 def network_env(

@@ -22,7 +22,7 @@ from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.episode import EnvState
 from ecn_marl.envs.parallel import EcnParallelEnv
 from ecn_marl.envs.registry import make
-from ecn_marl.wrappers.batch import compiled
+from ecn_marl.wrappers.batch import check_batches, compiled
 from ecn_marl.wrappers.bridges.torch import to_jax, to_torch
 
 GROUP = "agents"
@@ -63,6 +63,8 @@ class EcnTorchRL(EnvBase):
         horizon = core.horizon if max_steps is None else max_steps
         if horizon < 1:
             raise bad_value("max_steps", max_steps, "an integer >= 1")
+        check_batches(core)
+        core.telemetry.check(core.interval_us, horizon)
         platform = jax.default_backend()
         super().__init__(
             device="cuda" if platform in ("gpu", "cuda") else "cpu", batch_size=[num_networks]
@@ -176,8 +178,8 @@ def _action_spec(
     if hasattr(space, "n"):
         return Categorical(int(space.n), shape=tuple(shape), device=device)
     box = cast(gymnasium.spaces.Box, space)
-    low, high = float(box.low.min()), float(box.high.max())
     size = (*shape, *box.shape)
+    low, high = (torch.tensor(x, device=device).expand(size).clone() for x in (box.low, box.high))
     return Bounded(low, high, shape=size, dtype=torch.float32, device=device)
 
 

@@ -27,7 +27,7 @@ from ecn_marl.envs.episode import EnvState
 from ecn_marl.envs.face import MAX_CYCLES
 from ecn_marl.envs.parallel import EcnParallelEnv
 from ecn_marl.errors import InvalidInput
-from ecn_marl.wrappers.batch import compiled
+from ecn_marl.wrappers.batch import check_batches, compiled
 
 
 class EcnVectorEnv(OwnCopies, VectorEnv):
@@ -70,6 +70,7 @@ class EcnVectorEnv(OwnCopies, VectorEnv):
         Raises:
             ValueError: a value that is not allowed.
         """
+        check_batches(core)
         check_value("num_networks", num_networks, Whole(low=1))
         needed = num_networks * core.sim.state_bytes
         check_memory("num_networks", num_networks, needed, f"so many states of {core.name}")
@@ -78,6 +79,7 @@ class EcnVectorEnv(OwnCopies, VectorEnv):
         if not fits or steps.min() < 1 or steps.max() > MAX_CYCLES:
             allowed = f"an integer in [1, {MAX_CYCLES}], or {num_networks} of them"
             raise bad_value("max_steps", max_steps, allowed)
+        core.telemetry.check(core.interval_us, int(steps.min()))
         try:
             self.autoreset_mode = AutoresetMode(autoreset_mode)
         except ValueError:
@@ -149,10 +151,8 @@ class EcnVectorEnv(OwnCopies, VectorEnv):
             check_numbers(params)
             self._params = jax.device_put(params)
         self._restart(mask, words)
-        assert self._state is not None
         self._ended &= ~mask
-        known: Any = jax.vmap(self.core.reset_info, (0, None))(self._state, self._params)
-        return self._rows(np.array(self._obs)), self._infos(jax.device_get(known), mask)
+        return self._rows(np.array(self._obs)), self._infos(self._first_info(), mask)
 
     def step(
         self, actions: ArrayLike | tuple[ArrayLike, ...]
@@ -195,6 +195,11 @@ class EcnVectorEnv(OwnCopies, VectorEnv):
             infos = self._final(last_obs, info, ended)
         self._ended = ended
         infos |= self._infos(info, ~late)
+        if late.any():
+            # Networks that have just restarted tell what they tell after a reset.
+            known = self._first_info().items()
+            first = {k: np.where(late[:, None], x, info[k]) for k, x in known}
+            infos |= self._infos(first, np.ones_like(late))
         truncated = self._flags(ended & truncated.all(1))
         terminated = self._flags(ended & terminated.all(1))
         # Copied, because the caller may write to it; arrays from JAX are read-only.
@@ -218,6 +223,15 @@ class EcnVectorEnv(OwnCopies, VectorEnv):
         if not mask.all():
             fresh = choose(mask, fresh, (self._obs, self._state))
         self._obs, self._state = np.asarray(fresh[0]), fresh[1]
+
+    def _first_info(self) -> dict[str, np.ndarray]:
+        """What all networks' `reset_info` has, `[N, A]`, after their resets."""
+        import jax
+
+        assert self._state is not None
+        known: Any = jax.vmap(self.core.reset_info, (0, None))(self._state, self._params)
+        first: dict[str, np.ndarray] = jax.device_get(known)
+        return first
 
     def _seed(self, seed: int | np.integer | Sequence[int | None] | None, mask: np.ndarray) -> None:
         """New streams of episodes for the seeded networks, and for those without a stream."""
@@ -259,7 +273,7 @@ class EcnVectorEnv(OwnCopies, VectorEnv):
         rows = array.reshape(n, core.num_agents, *core.action.shape)
         for i in range(n):
             try:
-                core.action.check(rows[i], core.num_agents)
+                core.action.check(rows[i], core.num_agents, core.agents)
             except ValueError as error:
                 raise InvalidInput(f"network {i}: {error}") from None
         return rows.astype(core.action.dtype)

@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import AGENTS, HORIZON, functions, tiny
+from tiny import AGENTS, HORIZON, OPTIONS, SCENARIO, functions, tiny
 
+import ecn_marl
 from ecn_marl.envs.spaces import Box, Discrete, MultiDiscrete
 from ecn_marl.wrappers import EcnJaxMARL, jaxmarl_env
 
@@ -73,6 +74,14 @@ def test_a_step_that_ends_an_episode_returns_the_next_one_s_first(env, episode):
     chex.assert_trees_all_equal(env.get_obs(episode[1][1]), episode[1][0])
 
 
+def test_agents_that_are_switches_see_what_a_step_returned():
+    core = ecn_marl.make(SCENARIO, agents="switch", actions="discrete", **OPTIONS)
+    env = EcnJaxMARL(core)
+    _, state = env.reset(jax.random.key(3))
+    obs, state, *_ = env.step_env(jax.random.key(0), state, {"switch_0": jnp.int32(3)})
+    chex.assert_trees_all_close(env.get_obs(state), obs, rtol=1e-6)
+
+
 def test_an_episode_can_start_from_a_given_state(env, episode):
     before, start = episode[HORIZON - 1][1], episode[1][1]
     actions = dict.fromkeys(env.agents, jnp.int32(0))
@@ -118,7 +127,7 @@ def test_a_script_like_jaxmarl_s_ippo_runs(env):
     assert info["queue_mean"].shape == (HORIZON + 1, ENVS * AGENTS)
 
 
-@pytest.mark.parametrize("actions", ["discrete", "multidiscrete", "box"])
+@pytest.mark.parametrize("actions", ["discrete", "multidiscrete", "box", "thresholds"])
 def test_spaces_are_those_of_the_other_faces(actions, episode):
     env = EcnJaxMARL(tiny(actions))
     act = env.action_space("port_0")
@@ -130,7 +139,8 @@ def test_spaces_are_those_of_the_other_faces(actions, episode):
     assert bool(act.contains(samples[0])) and not bool(act.contains(samples[0] + 1000))
     low, high = samples.min(0), samples.max(0)
     if isinstance(gym_space, gymnasium.spaces.Box):
-        assert (low < gym_space.low + 0.1).all() and (high > gym_space.high - 0.1).all()
+        margin = 0.05 * (gym_space.high - gym_space.low)
+        assert (low < gym_space.low + margin).all() and (high > gym_space.high - margin).all()
     else:
         assert (low == 0).all()
         assert np.all(high == (gym_space.n if actions == "discrete" else gym_space.nvec) - 1)
@@ -149,6 +159,11 @@ def test_names_that_jaxmarl_s_wrappers_read(env):
     assert not any(name in env.name for name in ("smax", "overcooked", "hanabi"))
     assert env.agent_classes == {"port": env.agents}
     assert jaxmarl_env("incast-v0", actions="discrete").name == "ecn_marl_incast-v0"
+
+
+def test_environments_that_cannot_be_traced_are_refused():
+    with pytest.raises(ValueError, match=r"backend = 'packets' .* fluid for batches"):
+        jaxmarl_env(SCENARIO, backend="packets", **OPTIONS)
 
 
 def test_without_jaxmarl_spaces_are_our_own(monkeypatch):

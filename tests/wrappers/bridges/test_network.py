@@ -32,6 +32,13 @@ def test_steps_are_those_of_the_vector_environment():
     assert info["reward"].mean() == pytest.approx(reward, rel=1e-6)
 
 
+def test_actions_that_are_not_one_for_each_agent_are_named():
+    env = network_env(SCENARIO, **OPTIONS)
+    for wrong in (np.array(None), np.array(3), np.zeros((2, 3), int)):
+        with pytest.raises(ValueError, match=r"action = .* one for each of the 3 agents"):
+            env.step(wrong)
+
+
 def test_it_can_be_drawn():
     env = network_env(SCENARIO, render_mode="ansi", **OPTIONS)
     env.reset(seed=0)

@@ -9,17 +9,19 @@ from __future__ import annotations
 import copy
 
 import gymnasium
+import jax
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import NormalizeObservation, RecordEpisodeStatistics
-from tiny import AGENTS, HORIZON, tiny
+from tiny import AGENTS, HORIZON, OPTIONS, SCENARIO, tiny
 
+import ecn_marl
 from ecn_marl.envs.parallel import EcnParallelEnv
 from ecn_marl.errors import InvalidValue
-from ecn_marl.wrappers import AgentVectorEnv, EcnVectorEnv, vector_env
+from ecn_marl.wrappers import AgentVectorEnv, Checked, EcnVectorEnv, NetworkEnv, vector_env
 
 LENGTHS = (2, HORIZON)
 CORE = tiny()
@@ -105,6 +107,23 @@ def test_every_step_is_what_gymnasium_makes_of_single_networks(env, mode):
     assert (ended >= 2).all()
     arrays = returned[4]["queue_mean"], vector._obs
     assert all(np.ptp(x) > 0 for x in arrays), "nothing happened in the network"
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_first_steps_tell_the_phase(mode):
+    core = ecn_marl.make(SCENARIO, counts=("phase",), **OPTIONS)
+    vector = EcnVectorEnv(core, 2, autoreset_mode=mode, max_steps=LENGTHS)
+    reference = SyncVectorEnv(
+        [lambda n=n: NetworkEnv(EcnParallelEnv(core, max_cycles=n)) for n in LENGTHS],
+        autoreset_mode=mode,
+        observation_mode="same",
+    )
+    first = vector.reset(seed=5)
+    assert first[1]["phase"].shape == (2, AGENTS) and first[1]["_phase"].all()
+    assert_same(first, reference.reset(seed=5))
+    for _ in range(HORIZON + 1):
+        actions = vector.action_space.sample()
+        assert_same(vector.step(actions), reference.step(actions))
 
 
 def test_same_step_keeps_what_ended(env):
@@ -245,6 +264,10 @@ def test_what_is_not_allowed_is_named(env):
     ):
         with pytest.raises(ValueError, match=name):
             EcnVectorEnv(CORE, **{"num_networks": 2, **options})
+    with pytest.raises(ValueError, match=r"backend = 'packets' .* fluid for batches"):
+        vector_env(SCENARIO, 2, backend="packets", **OPTIONS)
+    with pytest.raises(ValueError, match="first observation within the episode of 2 intervals"):
+        vector_env(SCENARIO, 2, telemetry={"period_us": 300.0}, **OPTIONS | {"max_steps": LENGTHS})
     env.reset(seed=0)
     actions = env.action_space.sample()
     with pytest.raises(ValueError, match="shape"):
@@ -252,6 +275,16 @@ def test_what_is_not_allowed_is_named(env):
     actions[1, 2, 0] = 99
     with pytest.raises(ValueError, match="network 1: action of port_2, kmin = 99"):
         env.step(actions)
+
+
+def test_messages_name_switches_that_act():
+    core = ecn_marl.make(SCENARIO, agents="switch", actions="discrete", **OPTIONS)
+    env = EcnVectorEnv(core, 2)
+    with pytest.raises(ValueError, match="network 1: action of switch_0 = 99"):
+        env._check(np.array([[0], [99]]))
+    with pytest.raises(ValueError, match="action of switch_0 = 99"):
+        key, action = jax.random.key(0), jax.numpy.array([99])
+        Checked(core).step(key, None, action, core.default_params)
 
 
 def test_the_longest_episode_is_that_of_the_other_faces():
