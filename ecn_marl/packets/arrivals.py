@@ -90,6 +90,8 @@ def draw(cfg: SimConfig, ticks: int, state: Sources, params: SimParams) -> tuple
             )
         )
         totals = fluid.counted(cfg, state.totals, state.step, offer, due, params.window)
+        # Those that begin are counted as they get their slots, see `view.completed`.
+        totals = replace(totals, begun=state.totals.begun)
         # All that were offered in the last tick were taken, and still there are some from then.
         late = (due & (offer.start < -fluid.LATE_US)).any()
         return state._replace(
@@ -175,8 +177,9 @@ def arrivals_of(cfg: SimConfig, drawn: Drawn, first_step: int, header: int) -> A
     rows["payload"] = wire - header * np.maximum(-(-wire // (int(PAYLOAD) + header)), 1)
     step = first_step + tick * cfg.tick_steps
     rows["start_step"], rows["start_rest"] = step, offer["start"]
-    dt_ps = round(cfg.dt_us * PS_PER_US)
-    rows["start"] = step * dt_ps + np.rint(offer["start"].astype(np.float64) * PS_PER_US)
+    # Ticks are whole ps. Substeps need not be, and would drift apart from them.
+    begin = step // cfg.tick_steps * round(cfg.tick_us * PS_PER_US)
+    rows["start"] = begin + np.rint(offer["start"].astype(np.float64) * PS_PER_US)
     for name in ("ideal", "rtt", "line"):
         rows[name] = paths[name]
     ways = np.stack(

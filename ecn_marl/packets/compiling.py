@@ -18,7 +18,10 @@ SOURCES = sha256(b"".join(p.read_bytes() for p in sorted(Path(__file__).parent.g
 
 # Tables come from Python, which holds them: to count references to them as well would take half of
 # the time. Nothing here makes an array.
-OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False}
+OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
+
+# Only what Python calls is kept in the cache. The rest is compiled with it: one kept by itself
+# would hold code of other files as they were.
 
 
 # `unwrap`: tests wrap every function of the package to check types, which Numba cannot compile.
@@ -36,7 +39,7 @@ def compiled(function: F) -> F:
     keyed = FunctionType(code, function.__globals__, function.__name__, None, cells)
     keyed.__doc__, keyed.__qualname__ = function.__doc__, function.__qualname__
     keyed.__module__ = function.__module__
-    made: F = njit(**OPTIONS)(keyed)
+    made: F = njit(**OPTIONS, cache=True)(keyed)
     return made
 
 

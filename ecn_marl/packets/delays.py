@@ -135,7 +135,7 @@ def swift_hears(x: Any, c: Any, now: int, queues: int, rtt: float) -> None:
         if now >= x.hold_until:
             x.cwnd *= max(1.0 - c.beta * (rtt - target) / rtt, 1.0 - c.max_cut)
             x.hold_until = now + int(rtt * PS_PER_US)
-    elif SEGMENT * x.cwnd < x.line * max(rtt, c.base_rtt):
+    elif SEGMENT * x.cwnd < x.line * rtt:
         # Only windows that limit their flow grow (RFC 7661).
         x.cwnd += c.ai / max(x.cwnd, 1.0)
     x.cwnd = max(x.cwnd, c.least)

@@ -211,7 +211,9 @@ def receive_data(net: Network, k: int, now: int) -> int:
 def send_cnp(net: Network, f: int, now: int) -> int:
     """A receiver sends the CNP that it owes; the host that sends it."""
     flow, rules = net.flows[f], net.rules[0]
-    if not flow.cnp_owed or flow.cnp_until != now:  # that of a flow that has gone
+    # Nothing for a flow that has gone, or whose data are all there.
+    sends = flow.stage == SENDING or flow.stage == DRAINING
+    if not sends or not flow.cnp_owed or flow.cnp_until != now:
         return NONE
     flow.cnp_owed = False
     flow.cnp_until = now + net.constants[flow.kind].cnp_interval

@@ -75,7 +75,7 @@ class Interval:
         )
         self._place = np.zeros(1, PLACE)
         length = round(cfg.tick_us * PS_PER_US)
-        self._place["length"] = length
+        self._place["length"], self._place["steps"] = length, cfg.tick_steps
         self._place["start"] = self._first_step // cfg.tick_steps * length
         self._arrivals = engine.waiting
         if not cfg.n_tickets:

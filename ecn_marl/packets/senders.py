@@ -288,7 +288,7 @@ def on_ack(
         next_number: number of the next packet to be sent.
         rtt: time since the packet was sent, µs.
     """
-    x.rtt = max(rtt, c.base_rtt)
+    x.rtt = rtt
     x.acked += 1
     x.marked += marked
     turn = number >= x.round_end

@@ -49,6 +49,7 @@ PLACE = np.dtype(
         ("last", "i8"),  # one past the last tick
         ("start", "i8"),  # of tick 0, ps
         ("length", "i8"),
+        ("steps", "i8"),  # substeps of a tick
         ("at", "i8"),  # first arrival without a slot
         ("crowded", "?"),  # whether a flow found none in the last tick
         ("was_crowded", "?"),  # in any tick
@@ -58,7 +59,9 @@ PLACE = np.dtype(
 
 
 @inlined
-def place(net: Network, arrivals: Any, ways: Any, hops: Any, at: int, tick: int, begin: int) -> int:
+def place(
+    net: Network, arrivals: Any, ways: Any, hops: Any, at: int, tick: int, begin: int, step: int
+) -> int:
     """Give free slots to arrivals, from number `at` on, that begin in a tick or before.
 
     Args:
@@ -69,6 +72,7 @@ def place(net: Network, arrivals: Any, ways: Any, hops: Any, at: int, tick: int,
         at: first that has no slot yet.
         tick: number of the tick.
         begin: start of the tick, ps.
+        step: the same in substeps.
 
     Returns:
         The first arrival that has no slot now.
@@ -79,7 +83,7 @@ def place(net: Network, arrivals: Any, ways: Any, hops: Any, at: int, tick: int,
             f += 1
         if f == len(net.flows):
             break
-        _fill(net, f, arrivals[at], begin)
+        _fill(net, f, arrivals[at], begin, step)
         net.flows[f].hops = _copy_way(net, f, 0, ways[at, 0])
         net.flows[f].hops_back = _copy_way(net, f, 1, ways[at, 1])
         for level in range(hops.shape[1]):
@@ -99,8 +103,11 @@ def _copy_way(net: Network, f: int, direction: int, links: Any) -> int:
 
 
 @inlined
-def _fill(net: Network, f: int, arrival: Any, begin: int) -> None:
-    """Put a flow into a free slot; it begins at its start, or now if it has waited."""
+def _fill(net: Network, f: int, arrival: Any, begin: int, step: int) -> None:
+    """Put a flow into a free slot; it begins at its start, or now if it has waited.
+
+    Its start is counted from this tick even so, as in `sim`: all its waiting accrues in it.
+    """
     flow, rules = net.flows[f], net.rules[0]
     flow.stage = SENDING
     flow.src, flow.dst, flow.kind = arrival.src, arrival.dst, arrival.kind
@@ -111,8 +118,10 @@ def _fill(net: Network, f: int, arrival: Any, begin: int) -> None:
     flow.sent = flow.acked = flow.unacked = flow.delivered = flow.inside = 0
     flow.lost, flow.listed, flow.next_send = NONE, False, 0
     flow.cnp_until, flow.cnp_owed = 0, False
-    flow.start, flow.start_step = arrival.start, arrival.start_step
+    flow.start, flow.start_step = arrival.start, step
     flow.start_rest, flow.ideal = arrival.start_rest, arrival.ideal
+    if arrival.start_step != step:
+        flow.start_rest = (arrival.start - begin) / PS_PER_US
     flow.rtt, flow.line = arrival.rtt, arrival.line
     flow.notice = int(arrival.rtt * PS_PER_US)
     clock = net.clock[0]
@@ -175,7 +184,8 @@ def advance(net: Network, arrivals: Any, ways: Any, hops: Any, place_in: Any, lo
         ):
             return NEEDS_EVENTS
         begin = x.start + x.tick * x.length
-        x.at = place(net, arrivals, ways, hops, x.at, x.tick, begin)
+        step = begin // x.length * x.steps
+        x.at = place(net, arrivals, ways, hops, x.at, x.tick, begin, step)
         x.crowded = x.at < len(arrivals) and arrivals[x.at].tick <= x.tick
         x.was_crowded = x.was_crowded or x.crowded
         status = run(net, begin + x.length)

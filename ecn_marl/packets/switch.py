@@ -242,7 +242,7 @@ def next_lane(net: Network, link: int) -> int:
             if q.deficit >= size:
                 q.deficit -= size
                 return first + x.turn
-        elif q.head == NONE:
+        else:  # a lane that may not send saves nothing up
             q.deficit = 0.0
         x.turn = (x.turn + 1) % c
         net.lanes[first + x.turn].deficit += net.classes[x.turn].quantum

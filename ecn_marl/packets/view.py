@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Int, PyTree
 
 from ecn_marl.packets.records import PS_PER_US, Network
 from ecn_marl.packets.slots import SLOT
@@ -24,7 +24,7 @@ from ecn_marl.sim.core import lifecycle as life
 from ecn_marl.sim.core.stats import empty_sums
 from ecn_marl.sim.simulator import Simulator
 from ecn_marl.sim.state import Flows, PortSums, SimParams, SimState, Totals
-from ecn_marl.sim.traffic.sizes import CHUNK
+from ecn_marl.sim.traffic.sizes import CHUNK, size_class
 
 SLOT_FIELDS = ("stage", "start_step", "start_rest", "payload", "ideal", "delivered", "flow_id")
 
@@ -83,6 +83,7 @@ def completed(
     def tick(carry: PyTree, row: Any) -> tuple[PyTree, None]:
         totals, log, cost, progress = carry
         before = replace(template, **row.slots)
+        totals = replace(totals, begun=totals.begun + _begun(cfg, before, row.step, params))
         after, totals, log = life.finish(
             before, totals, row.step, cfg.dt_us, log, params.window, cfg.tick_us
         )
@@ -94,6 +95,16 @@ def completed(
 
     (totals, log, cost, progress), _ = jax.lax.scan(tick, (totals, log, zero, zero), ticks)
     return totals, log, cost, progress
+
+
+def _begun(
+    cfg: SimConfig, slots: Flows, step: Int[Array, ""], params: SimParams
+) -> Int[Array, "3"]:
+    """Measured flows that got their slots in the tick that ends at a step, of each size class."""
+    new = (slots.stage != life.FREE) & (slots.start_step == step - cfg.tick_steps)
+    begun = new & life.in_window(slots.start_step, slots.start_rest, cfg.dt_us, params.window)
+    by_class = begun & (size_class(slots.payload) == jnp.arange(3)[:, None])
+    return by_class.sum(1).astype(jnp.int32)
 
 
 class Ended(NamedTuple):

@@ -12,16 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packetcases import (
+    DEEP,
     NETWORKS,
     SENDERS,
     balance,
     cases,
+    flow_list,
     plain,
     runner,
     wire,
 )
 from tiers import tiers
 
+from ecn_marl.packets import packet_simulator
+from ecn_marl.sim import Schedule, Simulator, scaled_ecn, schedule
 from ecn_marl.sim.core import flags
 from ecn_marl.sim.transports import parse_transport
 
@@ -113,16 +117,48 @@ def test_a_run_repeats_and_leaves_its_state_alone():
 
 
 def test_more_flows_than_slots_wait_and_are_counted():
+    """Their waiting accrues, too: all that accrues are their slowdowns."""
     rows = [(1 + i % 5, 0, 20_000, 0.0) for i in range(12)]
-    run = runner("star", slots=4)
-    case = plain("star", *rows)
-    state, params, ecn = run.start(case)
-    state, _ = run.collect(state, params, ecn)
+    run = runner("star", slots=4, accrue=True, interval_steps=20)
+    state, params, ecn = run.start(plain("star", *rows))
+    state, sums = run.collect(state, params, ecn)
+    accrued = [sums.accrued.sum()]
     assert int(state.totals.deferred) + int(state.waiting) == 8
-    state, _ = run.run(case)
+    assert int(state.totals.started) == 4 == int(state.totals.begun.sum())
+    while not np.isfinite(run.fct(state)).all():
+        state, sums = run.collect(state, params, ecn)
+        accrued.append(sums.accrued.sum())
     assert int(state.totals.deferred) == 8 and int(state.waiting) == 0
+    assert int(state.totals.begun.sum()) == 12
+    total = run.sim.completion(state, params).total.sum()
+    assert np.sum(accrued) == pytest.approx(float(total), rel=1e-4)
     assert np.isfinite(run.fct(state)).all()
     assert flags.names(int(state.flags)) == ("slots",)
+
+
+def test_flows_begin_in_their_ticks_at_any_clock():
+    """Substeps of 10/7 µs are no whole number of ps: 3 ps a tick would be 1.2 ns after 4 ms."""
+    dt = 10.0 / 7.0
+    sim = Simulator(
+        NETWORKS["star"],
+        (Schedule(dt, 2),),
+        dt_us=dt,
+        tick_steps=7,
+        interval_steps=700,
+        slots=2,
+        scheduled=2,
+        bins=0,
+    )
+    packets = packet_simulator(sim)
+    flows = flow_list((1, 0, 1000, 0.0), (1, 0, 1000, 4000.0))
+    params = packets.default_params(traffic=(schedule(flows, dt),))
+    state, ecn = packets.init(jax.random.key(0), params), scaled_ecn(params.net, *DEEP)
+    for _ in range(5):
+        state, _ = packets.collect(state, params, ecn)
+    assert int(state.totals.deferred) == 0
+    first, later = state.engine.log
+    # The list's times are float32 within a tick.
+    assert later == pytest.approx(first, abs=2e-6)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from packetcases import plain, runner
 
 from ecn_marl.packets import delays, senders
 from ecn_marl.packets.records import PS_PER_US
+from ecn_marl.sim.core.queues import Ecn
 from ecn_marl.sim.feedback import Feedback
 from ecn_marl.sim.transports import parse_transport
 
@@ -92,6 +93,19 @@ def test_dctcp_learns_the_marked_share_and_cuts_once_per_round_trip():
     assert x["window"] == pytest.approx(window * (1 - x["alpha"] / 2), rel=0.02)
 
 
+def test_dctcp_knows_its_own_round_trip_not_the_networks_longest():
+    """Of 10 µs among 42 µs: after so long it is cut again; a window of more does not limit it."""
+    for preset in ("dctcp:hpcc", "dctcp:sigcomm10"):
+        x, constants = packet_sender(parse_transport(preset), 42.0)
+        x["window"] = 100_000.0
+        for i, now in enumerate((100, 105, 111)):
+            senders.on_ack(x, constants, now * PS_PER_US, True, i, 10, 10.0)
+        assert x["window"] == pytest.approx(100_000.0 * (1.0 - 0.5 * x["alpha"]) ** 2)
+    x["window"] = wide = 2.0 * LINE * 10.0
+    senders.on_ack(x, constants, 200 * PS_PER_US, False, 10, 20, 10.0)
+    assert x["window"] == wide
+
+
 def heard(rtt, base_rtt, returned=True, packets=1.0):
     """What the fluid's senders hear when a packet of a round trip comes back."""
     one = jnp.ones(1)
@@ -106,12 +120,15 @@ def heard(rtt, base_rtt, returned=True, packets=1.0):
     )
 
 
-def both(preset, rtts, base_rtt=10.0):
-    """A round trip a packet: the fluid's sender and that of packets, what they allow after each."""
+def both(preset, rtts, longest, base_rtt=10.0):
+    """A round trip a packet: the fluid's sender and that of packets, what they allow after each.
+
+    `longest` is the longest round trip of the network without queues, `base_rtt` that of the flow.
+    """
     transport = parse_transport(preset)
-    params, (x, constants) = transport.default_params(), packet_sender(transport, base_rtt)
+    params, (x, constants) = transport.default_params(), packet_sender(transport, longest)
     line = jnp.full(1, LINE)
-    fluid = transport.start(transport.init(1), params, jnp.ones(1, bool), line, base_rtt)
+    fluid = transport.start(transport.init(1), params, jnp.ones(1, bool), line, longest)
     update = jax.jit(transport.update, static_argnums=3)
     now, rows = 0.0, []
     for i, rtt in enumerate(rtts):
@@ -133,15 +150,19 @@ def both(preset, rtts, base_rtt=10.0):
 
 
 @pytest.mark.parametrize(
-    "preset", ["timely:hpcc", "timely:conext16", "timely:patched", "swift:htsim"]
+    ("preset", "longest"),
+    [
+        *(("timely:hpcc", 10.0), ("timely:conext16", 10.0), ("timely:patched", 10.0)),
+        *(("swift:htsim", 10.0), ("swift:htsim", 40.0)),
+    ],
 )
-def test_delay_senders_follow_the_fluids_rules(preset):
+def test_delay_senders_follow_the_fluids_rules(preset, longest):
     """The same round-trip times, one by one: rates and windows are the same numbers."""
     random = np.random.default_rng(1)
     # Few values, since the fluid's rule is compiled for each.
-    levels = np.repeat([15.0, 60.0, 140.0, 700.0, 60.0, 12.0], 40)
+    levels = np.repeat([60.0, 15.0, 60.0, 140.0, 700.0, 60.0, 12.0], [1] + 6 * [40])
     rtts = levels + random.choice([0.0, 7.3], levels.size)
-    rates, windows = np.moveaxis(both(preset, rtts.tolist()), 1, 0)
+    rates, windows = np.moveaxis(both(preset, rtts.tolist(), longest), 1, 0)
     np.testing.assert_allclose(rates[:, 1], rates[:, 0], rtol=1e-4)
     np.testing.assert_allclose(windows[:, 1], windows[:, 0], rtol=1e-4)
     assert np.ptp(rates[:, 1]) + np.ptp(windows[:, 1]) > 100.0, "something happened"
@@ -192,3 +213,20 @@ def test_paced_cnps_come_once_per_interval():
     # Two CNPs reach it within 100 µs, so it was cut twice at most.
     assert sender["rate"] >= LINE / 4 * (1 - 1e-6) and sender["rate"] <= LINE / 2
     assert math.isfinite(sender["alpha"])
+
+
+def test_the_next_flow_of_a_slot_hears_no_cnp_of_the_last():
+    """All packets are marked. The second CNP is due at 71 µs, when its flow has long ended.
+
+    The next flow of the slot, between other hosts, begins at 75 µs: its own first CNP could be
+    there at 116 µs.
+    """
+    rows = [(1, 0, 2_000, 0.0), (2, 3, 1_000_000, 75.0)]
+    run = runner("star", "dcqcn:sigcomm15-np50us")
+    state, params, _ = run.start(plain("star", *rows, delay_us=10.0))
+    ecn = Ecn(*(np.full(6, x, np.float32) for x in (-2.0, -1.0, 1.0)))
+    state, _ = run.collect(state, params, ecn)
+    net = state.engine.net
+    assert run.fct(state)[0] < 50.0 and net.flows[0]["payload"] == 1_000_000
+    assert not net.senders[0]["has_had_cnp"]
+    assert (net.lanes["held"] >= 0).all(), "a CNP leaves a switch by the link that it came by"

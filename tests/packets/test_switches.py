@@ -7,12 +7,12 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from packetcases import NETWORKS, balance, plain, runner
+from packetcases import NETWORKS, balance, flow_list, plain, runner
 
-from ecn_marl.packets import packet_simulator
+from ecn_marl.packets import packet_simulator, tables
 from ecn_marl.packets.compiling import compiled
 from ecn_marl.packets.records import CLOCK
-from ecn_marl.packets.switch import coin
+from ecn_marl.packets.switch import coin, next_lane
 from ecn_marl.sim import Schedule, Simulator, scaled_ecn, schedule, star
 from ecn_marl.sim.config import TrafficClass
 from ecn_marl.sim.transports import parse_transport
@@ -141,6 +141,23 @@ def test_classes_share_a_port_by_their_weights():
     port = int(np.argmax(np.asarray(stats.tx_bytes)))
     first, second = np.asarray(stats.class_tx_bytes)[port]
     assert first / second == pytest.approx(3.0, rel=0.05)
+
+
+def test_a_paused_class_saves_no_turns_up():
+    """Two classes of equal weights take turns again as soon as the pause of one has ended."""
+    senders = parse_transport("dcqcn:hpcc-paper")
+    classes = (TrafficClass("a", senders), TrafficClass("b", senders))
+    run = packet_simulator(Simulator(star(3), (Schedule(1.0, 1),), slots=4, classes=classes))
+    params = run.default_params(traffic=(schedule(flow_list((1, 0, 1000, 0.0)), 1.0),))
+    net = tables.network(run, params, 0, False)
+    a = 3 * 3  # lanes of the first port: a, b, and ACKs
+    net.packets["size"][:2], net.lanes["head"][a : a + 2] = 1048, (0, 1)
+    shares = []
+    for paused in (True, False):
+        net.lanes["paused"][a + 1] = paused
+        turns = [next_lane(net, 3) - a for _ in range(100)]
+        shares.append(turns.count(1))
+    assert shares == [0, 50]
 
 
 def test_acks_of_their_own_class_do_not_wait():

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from ear import ALL, LINE, PACKET, STAR, STAR_DROPS, listen, round_trip
+from ear import ALL, LINE, PACKET, STAR, STAR_DROPS, listen, network, round_trip
 from netcases import wire
 
+from ecn_marl.sim import feedback as fb
+from ecn_marl.sim import leaf_spine
 from ecn_marl.sim.core import lifecycle as life
+
+SPINE_FAILS = network(leaf_spine(2, 2, 2), failures=True)
 
 APART = [
     (1, 0, 1, 0.0),
@@ -125,3 +131,28 @@ def test_the_smallest_window_never_locks(window):
     heard = listen(STAR_DROPS, rows, 400, net={"buffer": 2e3, "port_rate": 300}, window=window)
     assert np.isfinite(np.asarray(heard.state.fct_log)[:8]).all()
     assert heard.dropped[-1] > 20e3
+
+
+def test_senders_learn_of_what_a_failed_link_loses():
+    """An uplink of two flows that queue fails at 250 µs: they learn of all that is lost, once."""
+    never = np.full(SPINE_FAILS.topology.n_ports, 1e9)
+    never[SPINE_FAILS.topology.port_names.index("leaf0->spine0")] = 250.0
+    rows = [(source, 2, 10**7, 0.0) for source in (0, 1)]
+    heard = listen(SPINE_FAILS, rows, net={"fail_step": never}, share=0.8)
+    assert heard.dropped[-1] > 100e3
+    assert heard.lost.sum() == pytest.approx(heard.dropped[-1], rel=1e-3)
+    for flow in range(2):
+        (slot,) = np.flatnonzero(np.asarray(heard.state.flows.flow_id) == flow)
+        lost = heard.of(flow, "lost").sum()
+        left = heard.of(flow, "sent").sum() - lost - PACKET * heard.of(flow, "acked").sum()
+        unacked = np.asarray(heard.state.echo.out.unacked)[slot]
+        assert unacked == pytest.approx(left / PACKET, abs=2.0)
+
+
+def test_losses_that_a_count_cannot_hold_are_off_the_way_at_once():
+    """10 MB: senders learn of 4 MiB, and the rest does not fill their windows for ever."""
+    echo = fb.empty_echo(frozenset((fb.ACKS,)), 1, 1, 4, jnp.float32)
+    echo = replace(echo, out=replace(echo.out, unacked=jnp.full(1, 10_000.0)))
+    after = fb.lose(echo, jnp.full(1, 10e6), jnp.float32(PACKET))
+    assert int(after.acks.arrived[2, 0]) == 2**22 * 256
+    assert float(after.out.unacked[0]) == pytest.approx(10_000 - (10e6 - 2**22) / PACKET)

@@ -196,7 +196,7 @@ def test_the_round_trip_does_not_matter_to_dcqcn():
     )
     near, far = two_distances("packets", "dctcp:hpcc", (30, 30, 1.0))
     assert near / far > 4.0
-    assert two_distances("fluid", "dctcp:hpcc", (30, 30, 1.0))[0] == pytest.approx(near, abs=1.2)
+    assert two_distances("fluid", "dctcp:hpcc", (30, 30, 1.0))[0] == pytest.approx(near, abs=0.3)
 
 
 @cache

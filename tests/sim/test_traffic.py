@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from netcases import kolmogorov, wire
 from roundoff import U
 
+from ecn_marl.sim import Simulator, star
 from ecn_marl.sim.random import uniform
 from ecn_marl.sim.traffic.incast import Incast
 from ecn_marl.sim.traffic.poisson import Poisson, PoissonParams
@@ -97,6 +98,16 @@ def test_sample_is_the_inverse_of_the_table(u):
 def test_table_mean_by_hand():
     table = make_table(np.array([100.0, 300.0, 1000.0]), np.array([0.5, 0.75, 1.0]))
     assert float(table.mean) == pytest.approx(0.5 * 100 + 0.25 * 200 + 0.25 * 650)
+
+
+def test_flows_of_the_first_size_are_in_progress_too():
+    """Four in five have 100 KB, others up to 200 KB: met by bytes, E[S^2] / E[S] in the mean."""
+    table = make_table(np.array([1e5, 2e5]), np.array([0.8, 1.0]))
+    assert float(table.mean) == pytest.approx(110e3)
+    u = (jnp.arange(10_000) + 0.5) / 10_000
+    whole = np.asarray(sample_in_progress(table, u, jnp.ones_like(u)), np.float64)
+    square = 0.8 * 1e10 + 0.2 * (8e15 - 1e15) / 3e5
+    assert whole.mean() == pytest.approx(square / 110e3, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["WebSearch", "FbHdp"])
@@ -538,6 +549,13 @@ def test_widest_tick():
         (lambda: Incast(n_min=0), "n_min = 0 is not allowed: expected an integer >= 1"),
         (lambda: Incast(n_min=5, n_max=4), r"n_min, n_max = \(5, 4\) is not allowed"),
         (lambda: Incast(flow_kb=0.0), "flow_kb = 0.0 is not allowed: expected a number > 0"),
+        (
+            # Two flows of 10 KB are 20960 B: they make half of the load of 25 Gb/s every 13.4 µs.
+            lambda: Simulator(
+                star(3), (Incast(load=0.5, n_max=2, flow_kb=10.0, min_gap_us=13.5),), slots=8
+            ).default_params(),
+            r"min_gap_us = 13.5 is not allowed: expected at most 13.41\d*, the mean gap",
+        ),
         (lambda: Schedule(1.0, 4).default_params(), "schedule = None .* a list of flows: see"),
         (
             lambda: schedule(columns([1, 1, 1], [5, 9, 8]), 1.0),

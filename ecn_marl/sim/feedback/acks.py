@@ -12,6 +12,9 @@ from ecn_marl._types import Leaf
 from ecn_marl.sim.feedback import packets as pk
 from ecn_marl.sim.feedback.signals import FINE, Line, Observed, write
 
+MOST = 2.0**22
+"""Most bytes that a flow can lose at once: a count has to stay far from 2^31 of what is known."""
+
 
 @struct.dataclass
 class Acks:
@@ -96,6 +99,6 @@ def unheard_losses(acks: Acks) -> Bool[Array, " flows"]:
 
 
 def lose(acks: Acks, lost: Float[Array, " flows"]) -> Acks:
-    """Count bytes as lost that no queue dropped, `[F]`."""
-    increments = jnp.round(lost).astype(jnp.int32)
+    """Count bytes as lost that no queue dropped, `[F]`; of each flow `MOST` at most."""
+    increments = jnp.round(jnp.minimum(lost, MOST) * FINE).astype(jnp.int32)
     return replace(acks, arrived=acks.arrived.at[2].add(increments))

@@ -177,5 +177,8 @@ def lose(echo: Echo, lost: Float[Array, " flows"], packet: Float[Array, ""]) -> 
     """Count bytes as lost on the way, `[F]`; senders notice one feedback delay later."""
     if echo.acks is None or echo.out is None:
         return echo
-    unacked = jnp.maximum(echo.out.unacked - lost / packet, 0.0)
+    # Senders take packets off as they learn of their loss. Those beyond what they can learn of
+    # would stay on the way for ever.
+    unlearnt = jnp.maximum(lost - acks.MOST, 0.0)
+    unacked = echo.out.unacked - unlearnt / packet
     return replace(echo, out=replace(echo.out, unacked=unacked), acks=acks.lose(echo.acks, lost))

@@ -15,6 +15,7 @@ from ecn_marl._checks import NOT_NEGATIVE, POSITIVE, Real, Whole, check
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.sim.network.servers import Server, burst, burst_links, burst_pairs
+from ecn_marl.sim.network.topology import Topology
 from ecn_marl.sim.random import (
     IncastStream,
     hash_bits,
@@ -26,6 +27,7 @@ from ecn_marl.sim.random import (
 from ecn_marl.sim.traffic.base import LOAD, PAYLOAD_KB, WIDTH, Offer, anonymous_offer, fixed_width
 from ecn_marl.sim.traffic.sizes import wire_bytes, wire_size
 from ecn_marl.sim.traffic.sizing import Demand, uniform_pairs
+from ecn_marl.sim.units import GBPS
 
 MOST_SENDERS = 2**16
 """Most senders in a burst."""
@@ -83,7 +85,8 @@ class Incast:
         receiver: receiving host, -1 for a random one each burst.
         jitter_us: the starts of a burst are spread over this time, µs.
         min_gap_us: least time between two bursts, µs; the mean of the rest of the gap is
-            shorter by as much, so that the load stays.
+            shorter by as much, so that the load stays. At most the mean gap after the smallest
+            bursts.
         width: flows offered per tick; a burst larger than that starts over several ticks. `auto`
             for `n_max`.
         server: server of each host; a simulator fills it in where servers have several NICs. Then
@@ -112,6 +115,20 @@ class Incast:
         if self.receiver >= hosts:
             allowed = f"one of {hosts} hosts, 0 to {hosts - 1}, or -1 for a random one each burst"
             raise bad_value("receiver", self.receiver, allowed)
+
+    def check_params(self, params: IncastParams, topology: Topology) -> None:
+        """Refuse a `min_gap_us` with which bursts could not make the load, see `Source`."""
+        receiver = np.asarray(params.receiver)
+        links = np.where(receiver < 0, topology.n_hosts, 1)
+        if self.server:
+            links = np.asarray(burst_links(self.server, receiver))
+        rate = np.asarray(params.load) * np.mean(topology.nic_gbps) * GBPS * links
+        mean_gap = np.asarray(params.n_min) * wire_size(params.flow_bytes) / rate
+        # Parameters are float32, and a gap that is always the mean one is allowed.
+        for gap, largest in np.broadcast(params.min_gap_us, mean_gap):
+            if gap > largest * (1.0 + 1e-6):
+                allowed = f"at most {largest:.6g}, the mean gap after the smallest bursts"
+                raise bad_value("min_gap_us", float(gap), f"{allowed} at this load")
 
     def default_params(self) -> IncastParams:
         """Traced parameters for the defaults above."""

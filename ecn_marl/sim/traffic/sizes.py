@@ -165,7 +165,8 @@ def make_table(size: np.ndarray, cdf: np.ndarray) -> SizeTable:
 
     Args:
         size: payload bytes, non-decreasing, `[R]`.
-        cdf: cumulative probabilities, non-decreasing, ending in 1, `[R]`.
+        cdf: cumulative probabilities, non-decreasing, ending in 1, `[R]`; a first one above 0 is
+            the share of flows that have the first size, and gets a point at 0 before it.
 
     Raises:
         ValueError: not increasing, or not a distribution.
@@ -177,6 +178,8 @@ def make_table(size: np.ndarray, cdf: np.ndarray) -> SizeTable:
         raise bad_value("size table", "columns", "non-decreasing sizes >= 0 and probabilities")
     if abs(cdf[-1] - 1.0) > 1e-9 or cdf[0] < 0:
         raise bad_value("cdf", (cdf[0], cdf[-1]), "a first value >= 0 and a last value of 1")
+    if cdf[0] > 0:
+        size, cdf = np.append(size[0], size), np.append(0.0, cdf)
     step = np.diff(cdf, prepend=0.0)
     middle = np.concatenate([[size[0]], 0.5 * (size[1:] + size[:-1])])
     return SizeTable(
