@@ -112,18 +112,19 @@ def relative(scores: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         `oracle`, the better one; `J`, geometric means; `to_rule` and `to_oracle`, J over theirs
         with its 95 % interval over seeds and episodes, paired; `share` of the gain of the oracle
-        over `static:best`, in log J.
+        over `static:best`, in log J, none without phases, where there is none.
     """
     logs = {name: np.log(np.array(x)) for name, x in scores.items()}
     mean = {name: float(x.mean()) for name, x in logs.items()}
     oracle = min((name for name in mean if name.startswith("oracle")), key=mean.__getitem__)
     gain = mean[BASE] - mean[oracle]
+    own = mean if gain else {}
     return {
         "oracle": oracle,
         "J": {name: round(float(np.exp(x)), 4) for name, x in mean.items()},
         "to_rule": _to("rule", logs),
         "to_oracle": _to(oracle, logs),
-        "share": {name: round((mean[BASE] - x) / gain, 4) for name, x in mean.items()},
+        "share": {name: round((mean[BASE] - x) / gain, 4) for name, x in own.items()},
     }
 
 

@@ -132,3 +132,11 @@ def test_the_files_figures_follow_from_its_scores():
                 continue
             for name, x in value.items():  # stored scores are rounded to four decimals
                 assert row[key][name] == pytest.approx(x, abs=2e-4), (row["scenario"], key, name)
+
+
+def test_without_phases_there_is_no_gain_to_share():
+    level = [[2.0, 3.0]]
+    scores = {"static:best": level, "oracle": level, "rule": level, "ippo": [[1.0, 1.5]]}
+    found = sealed.relative(scores)
+    assert found["share"] == {}
+    assert found["to_oracle"]["ippo"][0] == 0.5
