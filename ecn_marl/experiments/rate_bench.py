@@ -237,8 +237,9 @@ def _train(plan: RatePlan, name: str, show: Callable[[str], Show]) -> dict[str, 
         def report(row: dict[str, Any], total: int, move: Show = move) -> None:
             move(row["update"] / total, f"reward {row['reward']:.4f}")
 
-        # Otherwise `:int8` would be measured with the policy of an earlier run.
-        _quantised(run).unlink(missing_ok=True)
+        # Neither is of the run that follows, even if that is killed.
+        for file in (_quantised(run), _request_file(run)):
+            file.unlink(missing_ok=True)
         steps = plan.updates * config.steps_per_update
         train_rate(name, run, steps=steps, seed=seed, overwrite=True, progress=report)
         # Last, so that a training that was killed is not taken for a finished one.

@@ -108,7 +108,7 @@ def test_a_limit_keeps_the_best_point_and_cuts_the_tail():
     [
         pytest.param("ppo", ("actions=discrete",), marks=pytest.mark.thorough),
         pytest.param("reinforce", ("actions=discrete",), marks=pytest.mark.thorough),
-        ("aurora", ()),
+        pytest.param("aurora", (), marks=pytest.mark.thorough),
         ("dqn", ("memory=200", "batch=16")),
     ],
 )
@@ -142,7 +142,11 @@ def test_train_resume_and_eval(tmp_path, name, extra):
 
 @pytest.mark.parametrize(
     "name",
-    ["ppo", "reinforce", pytest.param("dqn", marks=[pytest.mark.slow, pytest.mark.thorough])],
+    [
+        "ppo",
+        pytest.param("reinforce", marks=pytest.mark.thorough),
+        pytest.param("dqn", marks=[pytest.mark.slow, pytest.mark.thorough]),
+    ],
 )
 def test_it_raises_its_own_reward(name):
     """Two senders, discrete factors: from a full buffer to a quarter of its error, or less.

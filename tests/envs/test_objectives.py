@@ -210,9 +210,7 @@ IDEAL_TIMES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "number"), tiers(IDEAL_TIMES, ("storage-train-v0", 0), ("two-jobs-v0", 0))
-)
+@pytest.mark.parametrize(("name", "number"), tiers(IDEAL_TIMES, ("storage-train-v0", 0)))
 def test_ideal_times_are_those_of_a_job_alone(name, number):
     """One job in the network, deep thresholds: its steps take the ideal time or a little more."""
     ideal_us = IDEAL_TIMES[name, number]

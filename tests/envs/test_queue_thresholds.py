@@ -165,6 +165,7 @@ class Echo:
         return {}
 
 
+@pytest.mark.thorough
 def test_policies_with_a_memory_see_the_rows():
     env = make(per_queue=True, agents="switch")
     params, policy = env.default_params, StatefulPolicy(Echo(), (), env)

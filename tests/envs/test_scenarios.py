@@ -223,6 +223,7 @@ def test_fetches_cross_three_queues():
     assert all((path < net.n_ports).sum() == 3 for path in hops)
 
 
+@pytest.mark.thorough
 def test_flows_that_begin_do_not_tell_the_phases_of_restore_files():
     """Their mean per interval in both phases at a host's port; in `restore-serve-v0` it does."""
 

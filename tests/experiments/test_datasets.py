@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import small
 from commands import failure, run
+from tiers import tiers
 
 import ecn_marl
 from ecn_marl.baselines.evaluation.episodes import evaluate
@@ -66,7 +67,7 @@ def assert_same_but_for_rounding(ours, recorded):
     np.testing.assert_allclose(ours, recorded, rtol=0.02, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["levels", "mixed"])
+@pytest.mark.parametrize("kind", tiers(["levels", "mixed"], "mixed"))
 def test_recorded_actions_give_the_recorded_observations_and_rewards(kind, request):
     dataset = request.getfixturevalue(kind)
     arrays = dataset.arrays()

@@ -11,6 +11,7 @@ import pytest
 import small
 from commands import TINY, Counter, failure, run
 from synthetic import evaluation
+from tiers import tiers
 
 import ecn_marl
 from ecn_marl import lanes
@@ -147,9 +148,7 @@ def faces():
     return get
 
 
-@pytest.mark.parametrize(
-    "name", ["dynamic:pi", pytest.param("rule", marks=pytest.mark.thorough), "oracle", RUN]
-)
+@pytest.mark.parametrize("name", tiers(["dynamic:pi", "rule", "oracle", RUN], "oracle", RUN))
 def test_the_same_bits_by_three_ways(name, trained, evaluated, faces):
     result, scenario = evaluated(name), TINY if name == RUN else PHASED
     policy = ecn_marl.load_policy(trained if name == RUN else name, scenario)

@@ -90,6 +90,7 @@ def test_the_interval_of_a_cost_is_paired():
     assert regrets[0]["low"] == pytest.approx(0.1) and regrets[0]["high"] == pytest.approx(0.1)
 
 
+@pytest.mark.thorough
 def test_play_is_evaluate(env):
     """A table of one setting everywhere earns what a static controller earns."""
     tables = np.broadcast_to(np.array(SETTINGS)[:, None, None], (2, 2, 3, 3))

@@ -50,15 +50,18 @@ def benched(out):
             tasks.append(task)
             return lambda share, note="": None
 
-        first = rb.rate_bench(plan, show)
+        first, run_episodes = rb.rate_bench(plan, show), rb.run_episodes
         patch.setattr(rb, "run_episodes", None)  # nothing is done again
         patch.setattr(rb, "train_rate", None)
         again = rb.rate_bench(plan, show)
-        with pytest.raises(TypeError, match="NoneType"):
-            rb.rate_bench(rb.RatePlan(out, POLICIES, 2, PLACES, 40), show)
         longer = {"many-to-one-4-v0": {**SHORT, "duration_us": 2e4}}
         with pytest.raises(TypeError, match="NoneType"):
             rb.rate_bench(rb.RatePlan(out, POLICIES, 2, longer, 20), show)
+        with pytest.raises(TypeError, match="NoneType"):
+            rb.rate_bench(rb.RatePlan(out, POLICIES, 2, PLACES, 40), show)
+        patch.setattr(rb, "run_episodes", run_episodes)
+        with pytest.raises(TypeError, match="NoneType"):  # that training has replaced the first
+            rb.rate_bench(plan, show)
     return first, again, tasks
 
 

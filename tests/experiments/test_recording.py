@@ -162,6 +162,7 @@ def test_records_of_a_replay(recorded, tmp_path, backend):
     assert "--overwrite" in failure(*records)
 
 
+@pytest.mark.thorough
 def test_records_of_play_are_those_of_the_film(tiny_scenario, tmp_path):
     answer = run(
         *("play", "static:secn1", "--scenario", TINY, "--out", tmp_path / "film.html"),

@@ -64,8 +64,8 @@ CASES = {
     ),
 }
 
-QUICK = {"swift, sprayed, failures", "classes, drops"}
-"""Those with the most options, compared in every run of the suite; the others are `thorough`."""
+QUICK = {"classes, drops"}
+"""That with the most options, compared in every run of the suite; the others are `thorough`."""
 
 
 @pytest.mark.slow

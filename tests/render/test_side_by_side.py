@@ -35,6 +35,7 @@ def sides():
     return side("shallow", "5,60,1"), side("deep", "640,2560,1", interval_us=200.0)
 
 
+@pytest.mark.thorough
 def test_film_shows_both_at_the_same_times(sides):
     pictures = list(comparison.frames(*sides))
     assert len(pictures) == INTERVALS // 2  # the longer interval is the film's

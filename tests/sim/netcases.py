@@ -232,7 +232,7 @@ RANDOM = {
 RANDOM_CASES = tiers(
     [(name, bits) for name in RANDOM for bits in (32, 64)],
     ("leaf-spine, PFC", 32),
-    ("leaf-spine, flowlets, drops", 64),
+    ("star, drops", 64),
 )
 """Names, and bits of reals."""
 

@@ -188,6 +188,7 @@ def test_a_dead_link_is_left_out_and_comes_back():
     conserved(run)
 
 
+@pytest.mark.thorough
 def test_the_bottleneck_of_a_sprayed_flow():
     """Of four paths through a fat-tree two share each uplink: 2 x 5 Gb/s, and 5 within a path."""
     sim = network(fat_tree(4, uplink_gbps=5.0), load_balancing="spray")
