@@ -104,6 +104,23 @@ def ai_fabrics() -> str:
     return markdown((*head, "`static:ports`, %", "rule, %"), rows)
 
 
+def senders_of_fabrics() -> str:
+    """By sender: the lowest J of nine static settings, and the largest over it."""
+    found = json.loads((RESULTS / "ai-fabrics" / "senders.json").read_text())["J"]
+    senders = list(next(iter(found.values())))
+    rows = []
+    for scenario in sorted(found):
+        cells = []
+        for sender in senders:
+            j = {name: x for name, x in found[scenario][sender].items() if x is not None}
+            best = min(j, key=j.__getitem__)
+            ratio = max(j.values()) / j[best]
+            at = f", ({best.replace(',', ', ')})" if ratio >= 1.01 else ""
+            cells.append(f"{j[best]:.2f}, {ratio:.2f}{at}")
+        rows.append([f"`{scenario}`", *cells])
+    return markdown(("scenario", *(f"`{sender}`" for sender in senders)), rows)
+
+
 def _gain(gain: Mapping[str, float]) -> str:
     value, low, high = (100.0 * gain[name] for name in ("value", "low", "high"))
     return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]".replace("-", "−")
