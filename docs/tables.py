@@ -61,6 +61,7 @@ TABLES: dict[str, Callable[[], str]] = {
         recorded.rate_bench_sizes,
         recorded.rate_bench_large,
         recorded.ai_fabrics,
+        recorded.senders_of_fabrics,
         recorded.papers_pet,
         recorded.papers_pet_own,
         recorded.papers_acc_own,
