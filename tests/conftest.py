@@ -98,6 +98,16 @@ WITH_ALL_PASSES = {
 """Folders and files whose tests run long or train long, or compare the bits of batches and runs."""
 
 
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Without the suite's checks of types, as for users."""
+    import jaxtyping
+
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def cheap_passes(request: pytest.FixtureRequest) -> Iterator[None]:
     """Elsewhere nearly all the time goes into compiling, so LLVM's passes are left out.

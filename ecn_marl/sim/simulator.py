@@ -103,7 +103,7 @@ class Simulator(SimConfig):
         # The logarithm of a doubling may come out just below a whole number.
         doublings = np.maximum(np.floor(np.log2(rate / nic_rate.min()) + 1e-9), 0.0)
         headroom = rate * 3.0 * np.concatenate([nic_delay, delay])
-        self._check_buffer(headroom + RESERVE)
+        self.check_buffer(headroom + RESERVE)
         real = np.dtype(jnp.result_type(float))
         net = NetParams(
             port_rate=port_rate.astype(real),
@@ -154,8 +154,16 @@ class Simulator(SimConfig):
         traffic = tuple(program_of(source) for source in self.traffic)
         return replace(self, traffic=traffic, buffer_mib=1.0, pfc_alpha=None)
 
-    def _check_buffer(self, set_aside: np.ndarray) -> None:
-        """Refuse a buffer without a byte to share; each ingress sets bytes aside, `[H + P]`."""
+    def check_buffer(self, set_aside: np.ndarray) -> None:
+        """Refuse a buffer without a byte to share.
+
+        Args:
+            set_aside: bytes that each ingress keeps for itself, PFC's headroom and reserve,
+                `[H + P]`: those of hosts' links first.
+
+        Raises:
+            ValueError: `buffer_mib` is not above what a switch sets aside.
+        """
         t = self.topology
         per_switch = np.bincount(t.link_switch(), set_aside, t.n_switches + 1)[: t.n_switches]
         needed = per_switch.max() * sum(self.lossless) / MIB

@@ -204,7 +204,7 @@ class Randomised:
         """Check that the largest headroom drawn leaves a buffer to share."""
         highest = {kind: high for kind, _, high in self.ranges}
         factor = highest.get("rate", 1.0) * highest.get("delay", 1.0)
-        self.env.sim._check_buffer(headroom * factor + RESERVE)
+        self.env.sim.check_buffer(headroom * factor + RESERVE)
 
     def _check_clock(self) -> None:
         """Check that the substep fits the senders' timers at the ends of the ranges."""

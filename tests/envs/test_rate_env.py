@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -206,14 +205,6 @@ def test_actions():
 def test_bad_input_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         make_rate(**({"scenario": "many-to-one-8-v0"} | change))
-
-
-@pytest.fixture
-def unchecked():
-    """Without the suite's checks of types, as for users."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("unchecked")

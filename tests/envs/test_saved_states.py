@@ -6,7 +6,6 @@ import pickle
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -97,14 +96,6 @@ def test_a_log_is_as_long_as_its_schedule():
     assert jax.eval_shape(logged.init, KEY, params).fct_log.shape == (2,)
     unlogged = Simulator(star(3), (Schedule(1.0, 2),), slots=4)
     assert jax.eval_shape(unlogged.init, KEY, params).fct_log is None
-
-
-@pytest.fixture
-def unchecked():
-    """Without the suite's checks of types: orbax puts its own objects in place of leaves."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def through_orbax(state, folder):

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 from commands import TINY
@@ -77,14 +76,6 @@ def test_a_headroom_that_fills_the_buffer_is_refused():
     Randomised(small, ranges_of({"rate": 2.0}))
     with pytest.raises(ValueError, match=r"buffer_mib = 0.5 .* PFC headroom"):
         Randomised(small, ranges_of({"rate": 50.0}))
-
-
-@pytest.fixture
-def unchecked():
-    """Without the suite's checks of types, which know faces of `EcnEnv` only."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("unchecked")

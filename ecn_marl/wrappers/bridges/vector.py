@@ -195,7 +195,7 @@ class EcnVectorEnv(OwnCopies, VectorEnv):
             infos = self._final(last_obs, info, ended)
         self._ended = ended
         infos |= self._infos(info, ~late)
-        if late.any():
+        if late.any() and self.core.phase_info:
             # Networks that have just restarted tell what they tell after a reset.
             known = self._first_info().items()
             first = {k: np.where(late[:, None], x, info[k]) for k, x in known}
