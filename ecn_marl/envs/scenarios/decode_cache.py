@@ -75,5 +75,5 @@ def scenario() -> Scenario:
 
 
 def full() -> Scenario:
-    """Eight of them, 8 leaves of 12 hosts, 4 spines: 160 ports; episodes of 32 ms."""
+    """`decode-cache-v0` eight times: 8 leaves of 12 hosts, 4 spines, 160 ports; 32 ms."""
     return ai.cluster(scenario(), UPLINK_GBPS)

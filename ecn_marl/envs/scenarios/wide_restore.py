@@ -53,5 +53,5 @@ def scenario() -> Scenario:
 
 
 def full() -> Scenario:
-    """Eight of them, 8 leaves of 16 hosts, 4 spines: 192 ports; episodes of 32 ms."""
+    """`wide-restore-v0` eight times: 8 leaves of 16 hosts, 4 spines, 192 ports; 32 ms."""
     return ai.cluster(scenario(), UPLINK_GBPS)
