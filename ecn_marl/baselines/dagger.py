@@ -91,7 +91,7 @@ class TrainState:
     Attributes:
         actor: parameters of the policy.
         opt: optimiser state.
-        memory: rows `(obs, phase)` of ports.
+        memory: rows `(obs, place)` of ports.
         env: environment states, leading axis `envs`.
         obs: observations, `[envs, A, obs_dim]`.
         key: PRNG key.
@@ -177,29 +177,33 @@ class Dagger(Trainer):
             updates=jnp.zeros((), jnp.int32),
         )
 
-    def phases(self, state: PyTree, params: PyTree) -> Int[Array, " agents"]:
-        """The phases that agents are in at the start of an interval.
+    def port_places(self, state: PyTree, params: PyTree) -> Int[Array, " ports"]:
+        """Which of the teacher's actions is right at each port: that of its phase."""
+        return jnp.asarray(self.env.phase(state, params))
+
+    def places(self, state: PyTree, params: PyTree) -> Int[Array, " agents"]:
+        """Which of the teacher's actions is right for each agent in the interval to come.
 
         Args:
             state: state of the environment, without `AutoReset`'s.
             params: its parameters.
         """
-        by_port = jax.nn.one_hot(self.env.phase(state, params), len(self.teacher))
+        by_port = jax.nn.one_hot(self.port_places(state, params), len(self.teacher))
         # Agents of several ports, which may be in different phases, are in that of most of them.
         by_agent = (
             by_port if self.env.num_agents == len(by_port) else self.env.grouping.mean(by_port)
         )
         return jnp.argmax(by_agent, -1).astype(jnp.int32)
 
-    def row(self, obs: PyTree, phase: PyTree, info: Mapping[str, PyTree]) -> tuple[PyTree, ...]:
+    def row(self, obs: PyTree, place: PyTree, info: Mapping[str, PyTree]) -> tuple[PyTree, ...]:
         """What the memory keeps of a decision.
 
         Args:
             obs: what the agents saw.
-            phase: the phases they were in.
+            place: see `places`.
             info: what the interval brought, `info` of the environment.
         """
-        return obs, phase
+        return obs, place
 
     def update(self, state: TrainState, params: PyTree) -> tuple[TrainState, dict[str, Array]]:
         """Roll out, ask the teacher, fit the network to its answers."""
@@ -226,8 +230,8 @@ class Dagger(Trainer):
         ) -> tuple[PyTree, PyTree]:
             env_state, obs = carry
             act_key, env_key = jax.random.split(key)
-            phase = self.phases(env_state.env, params)
-            right = jnp.asarray(self.teacher, jnp.int32)[phase]
+            place = self.places(env_state.env, params)
+            right = jnp.asarray(self.teacher, jnp.int32)[place]
             own = self.head.mode(apply_network(self.net, actor, obs, True))
             taught = jax.random.bernoulli(act_key, chance, own.shape)
             action = jnp.where(taught, right, own)
@@ -236,7 +240,7 @@ class Dagger(Trainer):
             )
             means = {name: info[name].mean() for name in ("queue_mean", "utilisation")}
             means |= {"reward": reward.mean(), "agreement": (own == right).mean()}
-            return (env_state, next_obs), (self.row(obs, phase, info), means)
+            return (env_state, next_obs), (self.row(obs, place, info), means)
 
         shared = (state.actor, chance, params)
         carry = (state.env, state.obs)
@@ -264,8 +268,8 @@ class Dagger(Trainer):
 
     def loss(self, actor: PyTree, memory: PyTree, key: jax.Array) -> Float[Array, ""]:
         """Cross-entropy of the teacher's actions, in `batch` rows drawn from a memory."""
-        obs, phase = replay.drawn(memory, key, self.config.batch)
-        action = jnp.asarray(self.teacher, jnp.int32)[phase]
+        obs, place = replay.drawn(memory, key, self.config.batch)
+        action = jnp.asarray(self.teacher, jnp.int32)[place]
         log_prob, _ = evaluate_actions(self.head, jnp.asarray(self.net.apply(actor, obs)), action)
         return -log_prob.mean()
 

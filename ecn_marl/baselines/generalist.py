@@ -1,4 +1,4 @@
-"""One policy for several scenarios, taught by what each setting costs in each of their phases.
+"""One policy for several scenarios, taught by what each setting costs where and when.
 
 A port sees itself alone, in numbers that do not depend on its rate or on the size of the network.
 So one actor serves every port of every network. But what a setting costs depends on the traffic:
@@ -6,18 +6,19 @@ the deepest one has 2.5 times the J of the shallowest in `websearch-v0`, and two
 hosts of `restore-serve-v0` restore. Who is right nine times of ten may do more harm than good.
 
 So the student learns costs, not answers. Before training, a search finds the best setting of each
-phase of each scenario, and how far log J rises if another one is taken there instead
-(`search.costs_in`). An update is that of `Dagger`, in all scenarios at once:
+phase and group of ports of each scenario, and how far log J rises if another one is taken there
+instead (`search.costs_in`). A phase at a group is a place. An update is that of `Dagger`, in all
+scenarios at once:
 
     roll out in every scenario, under the student (at first the teacher)
-    ->  observation, phase and utilisation of every port go into a memory, one per scenario
+    ->  observation, place and utilisation of every port go into a memory, one per scenario
     ->  `gradient_steps` steps on the squared distance between the network's outputs and minus the
         costs of all settings, in rows drawn from every memory
 
-Where phases look alike to a port, the network learns the mean of their costs, and the setting with
+Where places look alike to a port, the network learns the mean of their costs, and the setting with
 the lowest one is the best that can be done with what it sees. Ross and Bagnell, "Reinforcement and
 Imitation Learning via Interactive No-Regret Learning", arXiv 1406.5979, 2014, regress costs-to-go
-in the same way. Here the cost is that of a whole phase, spread over the decisions in it, and a
+in the same way. Here the cost is that of a whole place, spread over the decisions in it, and a
 decision counts as much as its port was used in the interval that followed: what an idle port sets
 costs nothing, and most ports are idle most of the time.
 
@@ -33,22 +34,23 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.dagger import Dagger, DaggerConfig, TrainState
+from ecn_marl.baselines.oracle import group_names, phase_names, port_groups
 from ecn_marl.baselines.rl import replay
 from ecn_marl.baselines.rl.networks import moments, standardise
 from ecn_marl.envs.interface import Environment, PortEnvironment
 
 RAREST = 0.1
-"""Share of what is carried that a phase counts as at least: a rare one is not to outweigh all."""
+"""Share of what is carried that a place counts as at least: a rare one is not to outweigh all."""
 
 IDLE = 1e-3
 """Sum of utilisations below which rows count less, down to nothing where nothing was carried."""
 
-Costs = tuple[tuple[float, ...], ...]
-"""Cost of each setting in each phase of a scenario."""
+Costs = tuple[tuple[tuple[float, ...], ...], ...]
+"""Cost of each setting in each phase at each group of ports of a scenario."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,8 @@ class GeneralistConfig(DaggerConfig):
         capacity: rows of the memory of each scenario.
         batch: rows of each gradient step from each scenario.
         also: names of the other scenarios.
-        costs: of every scenario, first that of the run, the cost of each setting in each phase;
-            `train` and `bench` search for it, see `experiments.taught`.
+        costs: of every scenario, first that of the run, the cost of each setting in each phase at
+            each group of ports; `train` and `bench` search for it, see `experiments.taught`.
     """
 
     capacity: int = 65_536
@@ -96,37 +98,47 @@ class Student(Dagger):
         Args:
             env: functional environment.
             config: settings.
-            costs: cost of each setting in each phase.
+            costs: cost of each setting in each phase at each group of ports.
 
         Raises:
             ValueError: the costs are no such table, or see `Dagger`.
         """
-        self.costs = np.asarray(costs, np.float32)
+        names = group_names(env)
+        self.groups = len(names)
+        self.group_of_port = np.array([names.index(name) for name in port_groups(env)], np.int32)
+        self.costs = _table(costs, (len(phase_names(env)), self.groups), env)
         super().__init__(env, config)
 
     def taught(self, phases: tuple[str, ...]) -> tuple[int, ...]:
-        """The setting of the lowest cost in each phase."""
-        shape = (max(len(phases), 1), self.head.outputs)
-        if self.costs.shape != shape or not np.isfinite(self.costs).all():
-            allowed = f"{shape[1]} finite numbers for each of {shape[0]} phases of {self.env.name}"
+        """The setting of the lowest cost at each place.
+
+        Raises:
+            ValueError: the costs are of more or fewer settings than the environment has.
+        """
+        if self.costs.shape[1] != self.head.outputs:
+            allowed = f"{self.head.outputs} settings of {self.env.name}"
             raise bad_value("costs", self.costs.tolist(), allowed)
         return tuple(int(choice) for choice in self.costs.argmin(1))
 
-    def row(self, obs: PyTree, phase: PyTree, info: Mapping[str, PyTree]) -> tuple[PyTree, ...]:
+    def port_places(self, state: PyTree, params: PyTree) -> Int[Array, " ports"]:
+        """The place of every port: its phase and its group."""
+        return super().port_places(state, params) * self.groups + self.group_of_port
+
+    def row(self, obs: PyTree, place: PyTree, info: Mapping[str, PyTree]) -> tuple[PyTree, ...]:
         """What the memory keeps of a decision, and how much it counts."""
-        return obs, phase, info["utilisation"]
+        return obs, place, info["utilisation"]
 
     def loss(self, actor: PyTree, memory: PyTree, key: jax.Array) -> Float[Array, ""]:
         """Squared distance to minus the costs, summed over settings, a mean over what was carried.
 
         Empty slots of the memory carry nothing.
         """
-        _, phases, carried = memory.rows
-        in_phase = jax.nn.one_hot(phases, len(self.costs)) * carried[:, None]
-        share = in_phase.sum(0) / jnp.maximum(carried.sum(), IDLE)
+        _, places, carried = memory.rows
+        at_place = jax.nn.one_hot(places, len(self.costs)) * carried[:, None]
+        share = at_place.sum(0) / jnp.maximum(carried.sum(), IDLE)
         costs = self.costs / jnp.maximum(share, RAREST)[:, None]
-        obs, phase, used = replay.drawn(memory, key, self.config.batch)
-        error = ((jnp.asarray(self.net.apply(actor, obs)) + costs[phase]) ** 2).sum(-1)
+        obs, place, used = replay.drawn(memory, key, self.config.batch)
+        error = ((jnp.asarray(self.net.apply(actor, obs)) + costs[place]) ** 2).sum(-1)
         return (used * error).sum() / jnp.maximum(used.sum(), IDLE)
 
 
@@ -236,6 +248,18 @@ class Generalist(Student):
 
     def _params(self, params: PyTree) -> tuple[PyTree, ...]:
         return (params, *(other.default_params for other in self.others))
+
+
+def _table(costs: Costs, places: tuple[int, int], env: Environment) -> np.ndarray:
+    """Costs as an array `[places, settings]`, phases first."""
+    try:
+        table: np.ndarray = np.asarray(costs, np.float32)
+    except ValueError:  # rows of several lengths
+        table = np.empty(0)
+    if table.ndim != 3 or table.shape[:2] != places or not np.isfinite(table).all():
+        allowed = "finite numbers for each of {} phases and {} groups of ports of {}"
+        raise bad_value("costs", costs, allowed.format(*places, getattr(env, "name", env)))
+    return table.reshape(-1, table.shape[-1])
 
 
 def _pooled(each: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:

@@ -48,7 +48,7 @@ SEARCHED = (BEST, PORTS, ORACLE, ORACLE_PORTS, RULE)
 """Policies whose settings a search must find."""
 
 CHOICES = "oracle:choices"
-"""The oracle of a short list of settings, which teaches the generalist; not a policy by name."""
+"""`oracle:ports` of a short list of settings, which teaches the generalist; no policy by name."""
 
 NEEDS: dict[str, dict[str, Any]] = {RULE: {"counts": ("flows_begun",)}}
 """Options of `ecn_marl.make` that a policy needs: counters that it reads."""

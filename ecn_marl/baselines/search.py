@@ -17,10 +17,10 @@ geometric mean of J (`completion`) over them wins.
 * `static:ports`: coordinate descent over groups of ports from the best static setting;
   `oracle:ports` over phases and groups from the better of `oracle` and `static:ports`.
 * `rule`: a small grid of deep and shallow settings and limits (`rule_grid`).
-* `oracle:choices`: the oracle of a short list, the grid of the effort. Coordinate descent over
-  phases from the best of a few combinations, until nothing changes. Every candidate around the
-  best one runs in all episodes, so that its table says what each choice costs in each phase
-  (`costs_in`).
+* `oracle:choices`: `oracle:ports` of a short list, the grid of the effort. Coordinate descent over
+  phases and groups of ports from the best of a few combinations, until nothing changes. Every
+  candidate around the best one runs in all episodes, so that its table says what each choice costs
+  in each phase at each group (`costs_in`).
 
 Settings are arrays that the compiled episode takes as arguments: one program serves all candidates.
 """
@@ -463,8 +463,7 @@ class Search:
         runs_before = self.trials(ORACLE_PORTS).runs
         best = self._halving(ORACLE_PORTS, starts, log)
         if self.phases > 1 and self.groups > 1:
-            places = list(product(range(self.phases), range(self.groups)))
-            best = self._descend(ORACLE_PORTS, best, places, log)
+            best = self._descend(ORACLE_PORTS, best, _places(best), log)
         return self._result(ORACLE_PORTS, best, log, runs_before)
 
     def _choices(self) -> SearchResult:
@@ -477,8 +476,8 @@ class Search:
         best, previous = self._halving(CHOICES, tried, log), b""
         while _id(best) != previous:
             previous = _id(best)
-            for phase in range(self.phases):
-                tried = [_with(best, phase, choice) for choice in choices]
+            for place in _places(best):
+                tried = [_with(best, place, choice) for choice in choices]
                 log += tried
                 scores = geometric_means(trials.measure(tried, self.effort.episodes))
                 invalid = np.array([bool(trials.invalid(x)) for x in tried])
@@ -502,23 +501,30 @@ class Search:
 
 
 def costs_in(found: SearchResult, choices: Sequence[Sequence[float]]) -> np.ndarray:
-    """What each choice costs in each phase: log J over that of the best settings.
+    """What each choice costs in each phase at each group of ports: log J over that of the best.
 
     Args:
         found: a search of `oracle.CHOICES`.
         choices: the list that was searched.
 
     Returns:
-        `[phases, choices]`; 0 for the best choice of a phase, with the best ones in the others. One
-        whose episodes do not count costs as much as the worst of its phase.
+        `[phases, groups, choices]`; 0 for the best choice of a place, with the best ones in all
+        others. One whose episodes do not count costs as much as the worst of its place.
     """
     rows = [row for row in found.table if row["episodes"] == found.episodes]
     known = {_id(x["settings"]): np.nan if x["invalid"] else x["J"] for x in rows}
     best = found.settings
-    changed = [[_with(best, phase, choice) for choice in choices] for phase in range(len(best))]
-    scores = np.array([[known[_id(x)] for x in of_phase] for of_phase in changed])
+    changed = [[_with(best, place, choice) for choice in choices] for place in _places(best)]
+    scores = np.array([[known[_id(x)] for x in at_place] for at_place in changed])
     costs = np.log(scores / found.objective)
-    return np.asarray(np.where(np.isnan(costs), np.nanmax(costs, 1, keepdims=True), costs))
+    costs = np.where(np.isnan(costs), np.nanmax(costs, 1, keepdims=True), costs)
+    return np.asarray(costs.reshape(*best.shape[:2], -1))
+
+
+def _places(settings: np.ndarray) -> list[tuple[int, int]]:
+    """Every phase and group of ports."""
+    phases, groups, _ = settings.shape
+    return list(product(range(phases), range(groups)))
 
 
 def _with(settings: np.ndarray, place: Place, setting: Sequence[float] | np.ndarray) -> np.ndarray:

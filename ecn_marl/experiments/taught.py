@@ -96,6 +96,6 @@ def _with_costs(
         own = None if folder is None else folder / name
         found = searches.shipped_search(CHOICES, name, options, effort)
         found = found or searches.find(CHOICES, name, options, effort, own, progress)
-        rows = np.round(costs_in(found, choices), DIGITS).tolist()
-        costs.append(tuple(tuple(row) for row in rows))
+        table = np.round(costs_in(found, choices), DIGITS).tolist()
+        costs.append(tuple(tuple(tuple(row) for row in phase) for phase in table))
     return replace(recipe, settings={**recipe.settings, "costs": tuple(costs)})

@@ -81,7 +81,7 @@ def test_ports_are_told_the_phase_of_the_next_interval() -> None:
     phases = []
     for key in jax.random.split(jax.random.key(1), 12):
         told = np.asarray(privileged.privileged(env, state, params))[:, :2].argmax(-1)
-        np.testing.assert_array_equal(trainer.phases(state, params), told)
+        np.testing.assert_array_equal(trainer.places(state, params), told)
         phases.append(told[0])
         state = step(key, state, np.zeros(env.num_agents, np.int32), params)[1]
     assert set(phases) == {0, 1}

@@ -39,10 +39,10 @@ VIEW = {
 }
 
 COSTS = (
-    (tuple(0.1 * i for i in range(CHOICES)),),
-    (tuple(0.1 * abs(i - 2) for i in range(CHOICES)),),
+    ((tuple(0.1 * i for i in range(CHOICES)),),),
+    ((tuple(0.1 * abs(i - 2) for i in range(CHOICES)),),),
 )
-"""Each scenario has one phase; the second one likes deeper thresholds."""
+"""Each scenario has one phase and one group; the second one likes deeper thresholds."""
 
 CONFIG = GeneralistConfig(**SIZES, also=NAMES[1:], costs=COSTS)
 
@@ -50,6 +50,8 @@ CONFIG = GeneralistConfig(**SIZES, also=NAMES[1:], costs=COSTS)
 @dataclass(frozen=True)
 class Busy(Phased):
     """The toy with ports that are used."""
+
+    port_groups: tuple[str, ...] = ()
 
     def step(self, key, state, action, params):
         *results, info = super().step(key, state, action, params)
@@ -91,7 +93,7 @@ def trained(envs, tmp_path_factory):
 
 def test_where_phases_look_alike_the_mean_cost_decides():
     """Three of four rows are in a phase that wants 4; a 4 in the other one costs ten times more."""
-    costs = ((0.3, 0.3, 0.3, 0.1, 0.0), (0.0, 0.5, 1.0, 2.0, 3.0))
+    costs = (((0.3, 0.3, 0.3, 0.1, 0.0),), ((0.0, 0.5, 1.0, 2.0, 3.0),))
     rng = np.random.default_rng(0)
     phase = (rng.random(4096) < 0.25).astype(np.int32)
     env = Busy()
@@ -106,18 +108,33 @@ def test_where_phases_look_alike_the_mean_cost_decides():
     )
     out = np.asarray(trainer.net.apply(actor, jnp.ones(env.obs_dim)))
     # A phase's cost is spread over its rows, so that the share of its rows cancels in the mean.
-    np.testing.assert_allclose(out, -np.sum(costs, 0), atol=0.05)
+    np.testing.assert_allclose(out, -np.sum(costs, (0, 1)), atol=0.05)
     assert out.argmax() == 0, "of the answers alone, 4 would be right three times of four"
 
 
 def test_phases_that_are_seen_are_taught_apart():
-    costs = ((0.0, 1.0, 2.0, 3.0, 4.0), (4.0, 3.0, 2.0, 1.0, 0.0))
+    costs = (((0.0, 1.0, 2.0, 3.0, 4.0),), ((4.0, 3.0, 2.0, 1.0, 0.0),))
     trainer = Generalist(
         Busy(), GeneralistConfig(**{**SIZES, "capacity": 4096}, lr=1e-2, costs=(costs,))
     )
     rows = train(trainer, ToyParams(max_steps=10), steps=40 * 8, seed=0).metrics
     assert rows[0]["agreement"] < 0.9 < rows[-1]["agreement"]
     assert rows[-1]["loss"] < 0.2 * rows[0]["loss"]
+
+
+def test_groups_of_ports_are_taught_apart():
+    """A place for each phase and group, phases first."""
+    env = Busy(port_groups=("a", "b", "a"))
+    costs = tuple(
+        tuple(tuple(np.roll(np.arange(5.0), p + 2 * g).tolist()) for g in (0, 1)) for p in (0, 1)
+    )
+    trainer = Generalist(env, GeneralistConfig(**SIZES, costs=(costs,)))
+    assert trainer.teacher == (0, 2, 1, 3)
+    params = ToyParams(max_steps=10)
+    for key in jax.random.split(jax.random.key(0), 4):
+        _, state = env.reset(key, params)
+        phase = np.asarray(env.phase(state, params))
+        np.testing.assert_array_equal(trainer.places(state, params), 2 * phase + [0, 1, 0])
 
 
 @pytest.mark.thorough
@@ -209,11 +226,14 @@ def test_what_does_not_fit_is_refused(envs):
             GeneralistConfig(**SIZES, **wrong)
     with pytest.raises(ValueError, match=r"costs = \(\) .* a table for each scenario"):
         Generalist(first, replace(CONFIG, costs=()), envs[1:])
-    short = replace(CONFIG, costs=(COSTS[0], ((0.0, 1.0),)))
-    with pytest.raises(
-        ValueError, match=r"costs = .* 4 finite numbers for each of 1 phases of four"
+    for few, message in (
+        ((((0.0, 1.0),),), r"4 settings of four-hosts-v0"),
+        ((((0.0,) * 4,) * 2,), r"each of 1 phases and 1 groups of ports of four-hosts-v0"),
+        ((((0.0,) * 4, (1.0,)),), "finite numbers"),
+        ((((0.0, 1.0, 2.0, np.nan),),), "finite numbers"),
     ):
-        Generalist(first, short, envs[1:])
+        with pytest.raises(ValueError, match=f"costs = .*{message}"):
+            Generalist(first, replace(CONFIG, costs=(COSTS[0], few)), envs[1:])
     with pytest.raises(ValueError, match="unknown"):
         train_run(
             "generalist",

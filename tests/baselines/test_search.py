@@ -145,15 +145,17 @@ def test_rule_is_tuned():
     assert (grid[:3, 6] < 0.0).all() and (grid[3:, 6] > 0.0).all()
 
 
-def test_choices_cost_what_they_cost_in_their_phase():
+def test_choices_cost_what_they_cost_in_their_phase_at_their_group():
     """Beside the closed form; the searched list need not have more than a few settings."""
-    found = searched(Handover()).find("oracle:choices")
-    assert found.settings[:, 0, 0].tolist() == [80.0, 5.0], "the oracle of this list"
-    best = log_j((80, 80), (5, 5))
-    expected = [
-        [log_j((k, k), (5, 5)) - best for k in KMIN],
-        [log_j((80, 80), (k, k)) - best for k in KMIN],
-    ]
+    want = (80.0, 160.0)
+    found = searched(Handover(want=want)).find("oracle:choices")
+    best = [[80.0, 160.0], [5.0, 5.0]]
+    assert found.settings[..., 0].tolist() == best, "the oracle of this list"
+    expected = np.empty((2, 2, len(KMIN)))
+    for phase, group, i in np.ndindex(expected.shape):
+        changed = np.array(best)
+        changed[phase, group] = KMIN[i]
+        expected[phase, group, i] = log_j(*changed, want) - log_j(*best, want)
     np.testing.assert_allclose(sr.costs_in(found, GRID), expected, atol=0.02)  # two bins
     again = sr.SearchResult.from_dict(json.loads(json.dumps(found.as_dict())))
     np.testing.assert_array_equal(sr.costs_in(again, GRID), sr.costs_in(found, GRID))
@@ -167,9 +169,10 @@ def test_a_choice_that_does_not_count_costs_as_much_as_the_worst():
         for row in found.table
     ]
     marked = sr.costs_in(replace(found, table=tuple(rows)), GRID)
-    assert costs[0].argmax() != KMIN.index(40.0)
-    assert marked[0, KMIN.index(40.0)] == costs[0].max()
-    np.testing.assert_array_equal(np.delete(marked, 3, 1), np.delete(costs, 3, 1))
+    first = costs[0, 0]
+    assert first.argmax() != KMIN.index(40.0)
+    assert marked[0, 0, KMIN.index(40.0)] == first.max()
+    np.testing.assert_array_equal(np.delete(marked, 3, 2), np.delete(costs, 3, 2))
 
 
 def test_settings_are_labelled_by_phase_and_group():
