@@ -290,6 +290,7 @@ CASES = [
     ("PhasedIncast(LINE, (Incast(), Incast(receiver=1)))", "receiver of phases"),
     ("PhasedIncast(LINE, (Incast(width=4), Incast()))", "width of phases"),
     ("sim(PhasedIncast(LINE, (Incast(receiver=9),) * 2))", "receiver"),
+    ("sim(PhasedIncast(LINE, (Incast(0.1, min_gap_us=1e4), Incast(0.9, min_gap_us=1e4))))", "gap"),
     ("HostGroup('g', ('h',), shift=1.5)", "shift"),
     *of("failing(at_us=1.0, *)", share=NUMBER),
     *of("failing(share=0.5, at_us=1.0, *)", dt_us=["-1", "nan", "0"]),

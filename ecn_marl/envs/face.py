@@ -87,7 +87,8 @@ class Face(OwnCopies, ParallelEnv, ABC):
             render_modes: those that the face has.
 
         Raises:
-            ValueError: unknown render mode, or `max_cycles` is no integer in [1, 2^31 - 1].
+            ValueError: unknown render mode, or `max_cycles` is no integer in [1, 2^31 - 1], or
+                other steps than those that rewards relative to a reference were measured in.
         """
         if render_mode is not None and render_mode not in render_modes:
             raise bad_value("render_mode", render_mode, f"one of {', '.join(render_modes)} or None")
@@ -135,6 +136,9 @@ class Face(OwnCopies, ParallelEnv, ABC):
         telemetry: Telemetry | None = getattr(self.core, "telemetry", None)
         if telemetry is not None:
             telemetry.check(self.core.interval_us, steps)
+        if getattr(self.core, "reward_reference", None) is not None and steps != self.core.horizon:
+            allowed = f"{self.core.horizon}, the steps that its reward_reference was measured in"
+            raise bad_value("max_cycles", steps, allowed)
         self._max_cycles = steps
 
     def observation_space(self, agent: str) -> gymnasium.spaces.Box:

@@ -50,11 +50,12 @@ def spread(
     Returns:
         `scenario`, `episodes`, `seed`; `parts`, the names of the parts of J; `settings`, a row for
         each, best first: `setting` (Kmin and Kmax in KB at 25 Gb/s, Pmax), `J` and its parts, means
-        over episodes, and `invalid`, reasons why these do not count; `policies`, a row for each,
-        with its `name` and `label` in place of the setting, all seeds of a run together; `worst`,
-        the largest J over the smallest; `near`, the share of settings within `NEAR` of the
-        smallest; `apart`, J if every part were as under its own best setting, over the smallest J:
-        1 if one setting is best for all parts.
+        over episodes, and `invalid`, reasons why these do not count, which puts it last;
+        `policies`, a row for each, with its `name` and `label` in place of the setting, all seeds
+        of a run together; `worst`, the largest J over the smallest; `near`, the share of settings
+        within `NEAR` of the smallest; `apart`, J if every part were as under its own best setting,
+        over the smallest J: 1 if one setting is best for all parts. These three are of the settings
+        that count, or of all if none does.
 
     Raises:
         ValueError: `episodes` below 1, J is not defined in any episode, or a policy that `evaluate`
@@ -77,9 +78,8 @@ def spread(
         setting = row.pop("settings")[0][0]
         del row["episodes"]
         rows.append({"setting": setting, **row})
-    rows.sort(key=lambda row: row["J"])
-    best, weights = rows[0]["J"], _weights(env)
-    apart = np.prod([min(row[name] for row in rows) ** x for name, x in weights.items()])
+    rows.sort(key=lambda row: (bool(row["invalid"]), row["J"]))
+    weights = _weights(env)
     return {
         "scenario": scenario,
         "episodes": episodes,
@@ -87,6 +87,16 @@ def spread(
         "parts": list(weights),
         "settings": rows,
         "policies": adaptive,
+        **_figures(rows, weights),
+    }
+
+
+def _figures(rows: Sequence[Mapping[str, Any]], weights: Mapping[str, float]) -> dict[str, float]:
+    """`worst`, `near` and `apart` of settings, best first; weights are exponents of J by part."""
+    rows = [row for row in rows if not row["invalid"]] or rows
+    best = rows[0]["J"]
+    apart = np.prod([min(row[name] for row in rows) ** x for name, x in weights.items()])
+    return {
         "worst": rows[-1]["J"] / best,
         "near": float(np.mean([row["J"] <= (1.0 + NEAR) * best for row in rows])),
         "apart": float(apart / best),

@@ -143,6 +143,9 @@ def test_other_episodes_and_rewards_are_refused(file):
         ecn_marl.make(STAR, reward_reference="static:best")
     with pytest.raises(ValueError, match=r"a file of `ecn-marl reward-reference` \(FileNotFound"):
         ecn_marl.make(STAR, reward_reference="static:best@nowhere.json")
+    env = ecn_marl.parallel_env(STAR, reward="acc", **SHORT, reward_reference=reference)
+    with pytest.raises(ValueError, match=r"max_cycles = 3 .* 4, the steps that its reward_ref"):
+        env.max_cycles = 3
     with pytest.raises(ValueError, match="without a name has none"):
         ecn_marl.make(resolve_scenario(STAR), reward_reference="static:best")
 

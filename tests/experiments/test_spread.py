@@ -12,7 +12,7 @@ from ecn_marl.baselines.evaluation.objective import geometric_means
 from ecn_marl.envs.actions import EcnSetting
 from ecn_marl.envs.objectives import Part
 from ecn_marl.envs.scenario import Scenario
-from ecn_marl.experiments.spread import NEAR, spread
+from ecn_marl.experiments.spread import NEAR, _figures, spread
 from ecn_marl.render.spread_plot import spread_plot, spread_table
 from ecn_marl.sim import Poisson, star
 from ecn_marl.sim.traffic.collectives import all_to_all, stripe_read
@@ -77,6 +77,18 @@ def test_sums_follow_from_the_rows(result):
     apart = lowest["exchange"] ** 0.25 * lowest["read"] ** 0.75
     assert result["apart"] == pytest.approx(apart / J[0]) and result["apart"] <= 1.0 + 1e-12
     assert result["parts"] == ["exchange", "read"]
+
+
+def test_settings_whose_episodes_do_not_count_are_left_out_of_the_sums():
+    rows = [
+        {"J": 2.0, "a": 4.0, "b": 1.0, "invalid": []},
+        {"J": 2.01, "a": 1.0, "b": 3.0, "invalid": []},
+        {"J": 1.0, "a": 0.1, "b": 0.1, "invalid": ["10 % of flows waited"]},
+        {"J": 9.0, "a": 9.0, "b": 9.0, "invalid": ["10 % of flows waited"]},
+    ]
+    weights = {"a": 0.5, "b": 0.5}
+    assert _figures(rows, weights) == {"worst": 2.01 / 2.0, "near": 1.0, "apart": 0.5}
+    assert _figures(rows[2:], weights)["worst"] == 9.0, "all of them, if none counts"
 
 
 def test_the_picture_has_both_parts_and_the_table_all_settings(result):

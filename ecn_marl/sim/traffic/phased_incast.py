@@ -14,6 +14,7 @@ from jaxtyping import Array, Int, PyTree
 from ecn_marl._checks import Each, Kind, check
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
+from ecn_marl.sim.network.topology import Topology
 from ecn_marl.sim.traffic.base import WIDTH, Offer
 from ecn_marl.sim.traffic.incast import Incast, IncastParams, IncastState
 from ecn_marl.sim.traffic.jobs import Clock, Timeline, TimelineParams
@@ -84,6 +85,10 @@ class PhasedIncast:
     def check_network(self, hosts: int) -> None:
         """Raise a ValueError if the receiver is none of the hosts."""
         self._kind.check_network(hosts)
+
+    def check_params(self, params: PhasedIncastParams, topology: Topology) -> None:
+        """Refuse a `min_gap_us` with which the bursts of a phase could not make its load."""
+        self._kind.check_params(params.bursts, topology)
 
     def demand(self, nic_rate: np.ndarray, tick_us: float) -> Demand:
         """That of the phase with most flows, see `sizing.Demand`; `nic_rate`: bytes/µs, `[H]`."""
