@@ -8,7 +8,7 @@ from __future__ import annotations
 # isort: off
 # Each import adds its commands; the help lists them in this order.
 from ecn_marl.cli import training, exporting, policies, playing, comparing, measuring
-from ecn_marl.cli import reporting, scenarios, network, examples
+from ecn_marl.cli import reporting, scenarios, replaying, validating, examples
 
 # isort: on
 from ecn_marl._garbage import seldom_collected
@@ -21,12 +21,13 @@ __all__ = [
     "exporting",
     "main",
     "measuring",
-    "network",
     "playing",
     "policies",
+    "replaying",
     "reporting",
     "scenarios",
     "training",
+    "validating",
 ]
 
 
