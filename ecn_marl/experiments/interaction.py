@@ -18,9 +18,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-from ecn_marl._checks import check_seed
+from ecn_marl._checks import Whole, check_seed, check_value
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.evaluation.candidates import Candidates
 from ecn_marl.baselines.evaluation.completion import invalid_reasons
@@ -97,14 +97,6 @@ class BestResponses:
                 rows.append(row | {"cost": cost, "low": low, "high": high})
         return rows
 
-    def interacts(self, group: int = 0) -> bool:
-        """Whether a group's best response changes, and each one costs more in the other's place.
-
-        True if, for some two settings of the other group, the intervals of both costs in `regrets`
-        are above 0.
-        """
-        return bool(self._mutual(group))
-
     def _mutual(self, group: int) -> list[dict[str, Any]]:
         """Entries of `regrets` that are costs for certain, in both directions."""
         costly = {(r["here"], r["there"]): r for r in self.regrets(group) if r["low"] > 0.0}
@@ -132,39 +124,6 @@ class BestResponses:
         }
 
 
-def best_response_table(
-    env: PortEnvironment,
-    groups: Mapping[str, np.ndarray],
-    settings: Sequence[EcnSetting | tuple[float, float, float]],
-    episodes: int = 16,
-    *,
-    base: EcnSetting | tuple[float, float, float] | np.ndarray = (5.0, 200.0, 0.01),
-    seed: int = 0,
-    batch: int = 32,
-) -> BestResponses:
-    """J of all combinations of settings of two groups of ports, in the same episodes.
-
-    Args:
-        env: functional environment (without auto-reset).
-        groups: two names, each with its ports, bool `[A]`, or its ports in each phase of the
-            traffic, bool `[phases, A]`; no port is in both at once.
-        settings: the settings that both groups try, KB at 25 Gb/s.
-        episodes: episodes of every combination, at least 4.
-        base: setting of all other ports; one setting, or `[phases, A, 3]`.
-        seed: which episodes of the evaluation stream.
-        batch: episodes run at once.
-
-    Raises:
-        ValueError: not two groups, groups that overlap or are empty, fewer than two settings, or
-            fewer than 4 episodes.
-    """
-    if episodes < 4:
-        raise bad_value("episodes", episodes, "an integer >= 4")
-    tables = _combined(env, groups, settings, base)
-    metrics = play(env, tables, episodes, seed=seed, batch=batch)
-    return _responses(tuple(groups), settings, metrics)
-
-
 def between_groups(
     env: PortEnvironment,
     settings: Sequence[EcnSetting | tuple[float, float, float]],
@@ -190,8 +149,11 @@ def between_groups(
         `BestResponses.as_dict` of every phase and pair of groups, with the `phase`.
 
     Raises:
-        ValueError: a single group, or see `best_response_table`.
+        ValueError: a single group, fewer than two settings, or fewer than 4 episodes.
     """
+    check_value("episodes", episodes, Whole(low=4))
+    if len(settings) < 2:
+        raise bad_value("settings", tuple(settings), "at least two settings")
     names, of_port = group_names(env), np.asarray(port_groups(env))
     if len(names) < 2:
         raise bad_value("interaction", env.name, "a scenario with several groups of ports")
@@ -200,8 +162,8 @@ def between_groups(
     tables = []
     for phase, *pair in pairs:
         now = np.asarray(env.phase_names)[:, None] == phase
-        groups = {name: now & (of_port == name) for name in pair}
-        tables.append(_combined(env, groups, settings, by_port))
+        first, second = (now & (of_port == name) for name in pair)
+        tables.append(_combined(first, second, settings, by_port))
     # All in one program: another set of tables would be compiled anew.
     stacked = np.concatenate(tables)
     metrics = play(env, stacked, episodes, seed=seed, batch=batch, progress=progress)
@@ -214,25 +176,16 @@ def between_groups(
 
 
 def _combined(
-    env: PortEnvironment,
-    groups: Mapping[str, np.ndarray],
+    first: Bool[np.ndarray, "phases agents"],
+    second: Bool[np.ndarray, "phases agents"],
     settings: Sequence[EcnSetting | tuple[float, float, float]],
-    base: EcnSetting | tuple[float, float, float] | np.ndarray,
+    base: Float[np.ndarray, "phases agents 3"],
 ) -> Float[np.ndarray, "combinations phases agents 3"]:
     """Thresholds of all combinations of two groups' settings, the second group's fastest."""
-    if len(groups) != 2:
-        raise bad_value("groups", tuple(groups), "two groups")
-    if len(settings) < 2:
-        raise bad_value("settings", tuple(settings), "at least two settings")
-    shape = (len(env.phase_names), env.num_agents)
-    first, second = (np.broadcast_to(np.asarray(g, bool), shape) for g in groups.values())
-    if not first.any() or not second.any() or (first & second).any():
-        raise bad_value("groups", tuple(groups), "groups of at least one port that do not overlap")
-    table = np.broadcast_to(np.asarray(base, np.float32), (*shape, 3))
     tables = []
     for a in settings:
         for b in settings:
-            with_first = np.where(first[..., None], np.asarray(a, np.float32), table)
+            with_first = np.where(first[..., None], np.asarray(a, np.float32), base)
             tables.append(np.where(second[..., None], np.asarray(b, np.float32), with_first))
     return np.stack(tables)
 

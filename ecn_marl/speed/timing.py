@@ -65,11 +65,6 @@ class Timing:
         return summarise([per_step * self.steps / s for s in self.wall_s])
 
     @property
-    def step_s(self) -> float:
-        """Median wall time of a step, s."""
-        return float(np.median(self.wall_s)) / self.steps
-
-    @property
     def step_cpu_s(self) -> float:
         """Median CPU time of a step, s; other processes affect it less than wall time."""
         return float(np.median(self.cpu_s)) / self.steps

@@ -233,10 +233,3 @@ def pooled(outcomes: list[Outcome]) -> dict[str, tuple[float, float]]:
         if line.case.endswith(policy):
             logs[policy] += np.log([line.reference, line.simulated]) / len(EPISODES)
     return {policy: tuple(np.exp(pair)) for policy, pair in logs.items()}
-
-
-def gains(outcomes: list[Outcome]) -> dict[str, tuple[float, float]]:
-    """Gain in J over the static setting by policy, recorded and ours, over all episodes."""
-    objectives = pooled(outcomes)
-    best = np.array(objectives.pop("static"))
-    return {policy: tuple(1.0 - np.array(pair) / best) for policy, pair in objectives.items()}

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from counted_costs import count_costs
 from toy import ToyEnv, ToyParams
 
 from ecn_marl.baselines.c_acc import CentralACC
 from ecn_marl.baselines.ddqn import DDQN, DDQNConfig
-from ecn_marl.baselines.evaluation.cost import count_costs
 from ecn_marl.baselines.evaluation.episodes import evaluate
 from ecn_marl.baselines.training.loop import compiled_update, initial_state, train
 from ecn_marl.envs.registry import make

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from counted_costs import count_costs
 from toy import ToyEnv, ToyParams
 
-from ecn_marl.baselines.evaluation.cost import count_costs, decision_us
+from ecn_marl.baselines.evaluation.cost import decision_us
 from ecn_marl.baselines.evaluation.episodes import evaluate
 from ecn_marl.baselines.haecn import HAECN, HAECNConfig
 from ecn_marl.baselines.runs import train_run

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ecn_marl.baselines.evaluation.episodes import evaluate
+from ecn_marl.baselines.evaluation.objective import episode_objective
 from ecn_marl.baselines.oracle import group_names, port_groups
 from ecn_marl.baselines.static import Static
 from ecn_marl.envs.actions import EcnSetting
@@ -17,7 +18,6 @@ from ecn_marl.envs.scenario import Scenario
 from ecn_marl.experiments.hindsight import hindsight
 from ecn_marl.experiments.interaction import (
     BestResponses,
-    best_response_table,
     between_groups,
     play,
 )
@@ -63,13 +63,13 @@ def test_matching_best_responses_interact():
     assert regrets[0, 1]["cost"] == pytest.approx(0.10, abs=0.01)
     assert regrets[1, 0]["cost"] == pytest.approx(0.25, abs=0.01)
     assert all(r["low"] < r["cost"] < r["high"] for r in regrets.values())
-    assert responses.interacts(0) and responses.interacts(1)
+    assert responses.as_dict()["interacts"] == [True, True]
 
 
 def test_one_best_setting_does_not_interact():
     same = table([[1.0, 1.2], [1.1, 1.4]], noise=0.01)
     np.testing.assert_array_equal(same.best(0), [0, 0])
-    assert same.regrets(0) == [] and not same.interacts(0)
+    assert same.regrets(0) == [] and not same.as_dict()["interacts"][0]
 
 
 def test_noise_is_no_interaction():
@@ -78,7 +78,7 @@ def test_noise_is_no_interaction():
     wrong = 0
     for _ in range(200):
         J = np.exp(0.1 * rng.normal(size=(2, 2, 16)))
-        wrong += BestResponses(("a", "b"), SETTINGS, J).interacts()
+        wrong += BestResponses(("a", "b"), SETTINGS, J).as_dict()["interacts"][0]
     assert wrong <= 4  # both costs above 2.5 % quantiles, where answers differ at all
 
 
@@ -104,56 +104,33 @@ def test_play_is_evaluate(env):
 
 
 def test_groups_get_their_settings_and_the_rest_the_base(env):
-    """Every cell of the table is `play` of thresholds written down by hand."""
-    busy = np.zeros((2, 3), bool)
-    busy[0, 2] = True  # port 2 while it loads
-    groups = {"busy": busy, "near": np.array([False, True, False])}
-    responses = best_response_table(env, groups, SETTINGS, episodes=4, base=(20, 40, 0.5), seed=4)
-    assert responses.groups == ("busy", "near") and responses.J.shape == (2, 2, 4)
-    assert responses.invalid == ()
-    by_hand = np.full((2, 3, 3), (20, 40, 0.5))
-    by_hand[0, 2], by_hand[:, 1] = SETTINGS[1], SETTINGS[0]
-    metrics = play(env, by_hand[None], 4, seed=4)
-    flows = metrics["flows_measured"][0].astype(float)
-    long = np.exp(metrics["slowdown_log_sum"][0, :, 2] / flows[:, 2])
-    short = metrics["slowdown_sum"][0, :, 0] / flows[:, 0]
-    p99 = (responses.J[1, 0] / long**0.5) ** 4 / short  # what J leaves for the percentile
-    assert (p99 >= 1.0).all() and (p99 < 1e4).all()
-    assert (responses.J[1, 0] != responses.J[0, 0]).any() and (
-        responses.J[1, 0] != responses.J[1, 1]
-    ).any()
-
-
-@pytest.mark.parametrize(
-    ("groups", "settings", "episodes", "word"),
-    [
-        ({"a": [1, 0, 0]}, SETTINGS, 4, "groups"),
-        ({"a": [1, 0, 0], "b": [1, 1, 0]}, SETTINGS, 4, "overlap"),
-        ({"a": [1, 0, 0], "b": [0, 0, 0]}, SETTINGS, 4, "groups"),
-        ({"a": [1, 0, 0], "b": [0, 1, 0]}, SETTINGS[:1], 4, "settings"),
-        ({"a": [1, 0, 0], "b": [0, 1, 0]}, SETTINGS, 3, "episodes"),
-    ],
-)
-def test_wrong_arguments_are_named(env, groups, settings, episodes, word):
-    masks = {name: np.array(mask, bool) for name, mask in groups.items()}
-    with pytest.raises(ValueError, match=word):
-        best_response_table(env, masks, settings, episodes)
-
-
-def test_every_two_groups_in_every_phase(env):
-    """A pair is `best_response_table` with masks of its groups in its phase."""
+    """Every pair of groups in every phase beside `play` of thresholds written down by hand."""
     names, phases = group_names(env), env.phase_names
     assert len(names) == 2 and len(phases) == 2
     rng = np.random.default_rng(0)
     base = rng.choice(np.asarray(SETTINGS), (len(phases), len(names)))
     rows = between_groups(env, SETTINGS, 4, base=base, seed=4)
     assert [(row["phase"], *row["groups"]) for row in rows] == [(p, *names) for p in phases]
-    of_port = np.asarray(port_groups(env))
-    now = np.array([[False], [True]])
-    groups = {name: now & (of_port == name) for name in names}
-    by_port = base[:, [names.index(name) for name in of_port]]
-    want = best_response_table(env, groups, SETTINGS, 4, base=by_port, seed=4).as_dict()
-    assert rows[1] == {"phase": phases[1], **want}
+    first, second = (np.asarray(port_groups(env)) == name for name in names)
+    tables = np.empty((2, 2, 2, 3, 3))  # settings of both groups, phase, port, setting
+    tables[:, :, 0, first], tables[:, :, 0, second] = base[0]
+    for i, j in np.ndindex(2, 2):
+        tables[i, j, 1, first], tables[i, j, 1, second] = SETTINGS[i], SETTINGS[j]
+    metrics = play(env, tables.reshape(4, 2, 3, 3), 4, seed=4)
+    J = episode_objective(metrics)["J"].reshape(2, 2, 4)
+    assert (J[1, 0] != J[0, 0]).any() and (J[1, 0] != J[1, 1]).any()
+    want = BestResponses((names[0], names[1]), SETTINGS, J).as_dict()
+    assert rows[1] == {"phase": phases[1], **want} and want["invalid"] == []
+
+
+def test_wrong_arguments_are_named(env):
+    base = np.zeros((2, 2, 3))
+    with pytest.raises(ValueError, match="episodes = 3 is not allowed: expected an integer >= 4"):
+        between_groups(env, SETTINGS, 3, base=base)
+    with pytest.raises(ValueError, match=r"settings = .*at least two settings"):
+        between_groups(env, SETTINGS[:1], base=base)
+    with pytest.raises(ValueError, match="several groups"):
+        between_groups(make("incast-v0"), SETTINGS, base=np.zeros((1, 1, 3)))
 
 
 def test_costs_are_the_larger_ones_of_cases_that_both_cost():
@@ -164,16 +141,11 @@ def test_costs_are_the_larger_ones_of_cases_that_both_cost():
     assert none["interacts"] == [False, False] and none["cost"] == [None, None]
 
 
-def test_one_group_has_no_other():
-    with pytest.raises(ValueError, match="several groups"):
-        between_groups(make("incast-v0"), SETTINGS, base=np.zeros((1, 1, 3)))
-
-
 def test_runs_that_do_not_count_say_so():
     """Four slots are too few: flows wait, and both searches and the table give the reason."""
     few = make(replace(SCENARIO, slots=4))
-    groups = {"a": np.array([True, False, False]), "b": np.array([False, True, False])}
-    (reason,) = best_response_table(few, groups, SETTINGS, episodes=4, seed=4).invalid
+    base = np.full((2, 2, 3), SETTINGS[0])
+    reason = between_groups(few, SETTINGS, 4, base=base, seed=4)[0]["invalid"][0]
     assert "of flows deferred or waiting" in reason
     (same,) = hindsight(few, SETTINGS, episodes=2, seed=4).as_dict()["invalid"]
     assert "of flows deferred or waiting" in same
