@@ -17,10 +17,10 @@ geometric mean of J (`completion`) over them wins.
 * `static:ports`: coordinate descent over groups of ports from the best static setting;
   `oracle:ports` over phases and groups from the better of `oracle` and `static:ports`.
 * `rule`: a small grid of deep and shallow settings and limits (`rule_grid`).
-* `oracle:choices`: `oracle:ports` of a short list, the grid of the effort. Coordinate descent over
-  phases and groups of ports from the best of a few combinations, until nothing changes. Every
-  candidate around the best one runs in all episodes, so that its table says what each choice costs
-  in each phase at each group (`costs_in`).
+* `oracle:choices`: `oracle:ports` of a short list, the grid of the effort. Coordinate descent from
+  the best of a few combinations, over phases until nothing changes, then over phases and groups of
+  ports. Every candidate around the best one runs in all episodes, so that its table says what each
+  choice costs in each phase at each group (`costs_in`).
 
 Settings are arrays that the compiled episode takes as arguments: one program serves all candidates.
 """
@@ -473,15 +473,17 @@ class Search:
         combinations = product(choices[third // 2 :: third], repeat=self.phases)
         log: list[np.ndarray] = []
         tried = [np.repeat(np.stack(c)[:, None], self.groups, axis=1) for c in combinations]
-        best, previous = self._halving(CHOICES, tried, log), b""
-        while _id(best) != previous:
-            previous = _id(best)
-            for place in _places(best):
-                tried = [_with(best, place, choice) for choice in choices]
-                log += tried
-                scores = geometric_means(trials.measure(tried, self.effort.episodes))
-                invalid = np.array([bool(trials.invalid(x)) for x in tried])
-                best = tried[int(np.lexsort((scores, invalid))[0])]
+        best = self._halving(CHOICES, tried, log)
+        for places in (range(self.phases), _places(best)):
+            previous = b""
+            while _id(best) != previous:
+                previous = _id(best)
+                for place in places:
+                    tried = [_with(best, place, choice) for choice in choices]
+                    log += tried
+                    scores = geometric_means(trials.measure(tried, self.effort.episodes))
+                    invalid = np.array([bool(trials.invalid(x)) for x in tried])
+                    best = tried[int(np.lexsort((scores, invalid))[0])]
         return self._result(CHOICES, best, log, runs_before)
 
     def _descend(
