@@ -27,10 +27,7 @@ def audit_table(result: Mapping[str, Any]) -> Table:
         result: what `audit.audit` returned.
     """
     title = f"{result['policy']} in {result['scenario']}, {result['episodes']} episodes"
-    table = plain_table(title)
-    table.add_column("seed")
-    for name in MEANING:
-        table.add_column(f"{name} (shuffled)", justify="right", no_wrap=True)
+    table = plain_table(title, ["seed"], [f"{name} (shuffled)" for name in MEANING])
     for row in result["seeds"]:
         cells = (
             f"{row[x]['value']:.2f} ({row[x]['null']:.2f}){'*' if row[x]['above'] else ' '}"
@@ -49,7 +46,7 @@ def audit_table(result: Mapping[str, Any]) -> Table:
             f"Memory changes J by {100.0 * np.expm1(0.0 - gap['delta_mean']):+.1f} % over "
             f"{gap['n_pairs']} pairs of seeds (p = {gap['p_value']:.3f}, one-sided Wilcoxon)."
         )
-    table.caption, table.caption_justify = "\n".join(lines), "left"
+    table.caption = "\n".join(lines)
     return table
 
 

@@ -41,9 +41,8 @@ def notes(compared: Mapping[str, Any]) -> list[str]:
 
 def backend_table(compared: Mapping[str, Any], label: Callable[[str], str]) -> Table:
     """The table for a terminal."""
-    table = plain_table("The fluid beside packets", caption_justify="left")
+    table = plain_table("The fluid beside packets", COLUMNS[:1])
     table.caption = "\n".join(notes(compared))
-    table.add_column(COLUMNS[0])
     for name in COLUMNS[1:]:
         table.add_column(name, justify="right")
     for cells in rows(compared, label):

@@ -19,14 +19,11 @@ def headroom_table(result: Mapping[str, Any]) -> Table:
     Args:
         result: what `headroom.headroom` returns.
     """
-    table = plain_table(f"{result['scenario']}: {result['episodes']} tuning episodes")
-    table.add_column("policy")
-    table.add_column("score [95%]", justify="right", no_wrap=True)
     first = result["policies"][0]["figures"]
     columns = {"J": "J", "short_mean": "short", "short_p99": "p99", "long_geomean": "long"}
     columns |= {name: name.removeprefix(PART) for name in of_steps(first)}
-    for column in columns.values():
-        table.add_column(column, justify="right", no_wrap=True)
+    title = f"{result['scenario']}: {result['episodes']} tuning episodes"
+    table = plain_table(title, ["policy"], ["score [95%]", *columns.values()])
     table.add_column("Kmin, Kmax in KB at 25 Gb/s, Pmax")
     for row in result["policies"]:
         settings = [f"({', '.join(f'{x:g}' for x in setting)})" for setting in row["settings"]]
@@ -36,7 +33,6 @@ def headroom_table(result: Mapping[str, Any]) -> Table:
         name, interval = row["name"] + invalid, estimated(score, digits=3)
         table.add_row(name, interval, *parts, "\n".join(settings))
     gain = result["gain"]
-    table.caption_justify = "left"
     table.caption = (
         f"The oracle lowers J by {percent(gain['value'])} "
         f"[{percent(gain['low'])}, {percent(gain['high'])}] against static:best in the same "
@@ -61,11 +57,8 @@ def interaction_table(found: Mapping[str, Any]) -> Table:
     """
     kmin = [f"{setting[0]:g}" for setting in found["settings"]]
     title = f"Best Kmin of some ports against {', '.join(kmin)} KB of others"
-    table = plain_table(title)
-    for column in ("phase", "ports", "others"):
-        table.add_column(column)
-    table.add_column("best Kmin, KB", justify="right", no_wrap=True)
-    table.add_column("cost of another case's best [95%]", justify="right", no_wrap=True)
+    best_and_cost = ("best Kmin, KB", "cost of another case's best [95%]")
+    table = plain_table(title, ["phase", "ports", "others"], best_and_cost)
     for row in found["pairs"]:
         for group in (0, 1):
             best = ", ".join(kmin[i] for i in row["best"][group])
@@ -75,7 +68,6 @@ def interaction_table(found: Mapping[str, Any]) -> Table:
                 shown = f"{percent(cost['cost'])} [{percent(cost['low'])}, {percent(cost['high'])}]"
             names = row["groups"][group], row["groups"][1 - group]
             table.add_row(row["phase"], *names, best, shown)
-    table.caption_justify = "left"
     table.caption = (
         f"{found['episodes']} episodes; Kmax = 4 Kmin, Pmax 1. Other ports and phases have the "
         "oracle's settings.\n"

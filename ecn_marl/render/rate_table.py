@@ -31,11 +31,9 @@ def rate_table(result: Mapping[str, Any]) -> Table:
         result: `summary` of `experiments.rate_evaluation.RateResult`.
     """
     episodes = f"{result['episodes']} episode{'s' * (result['episodes'] > 1)}"
-    table = plain_table(f"{result['scenario']}: {episodes}")
-    table.add_column("policy")
     names = [name for name in COLUMNS if name in next(iter(result["policies"].values()))]
-    for name in names:
-        table.add_column(COLUMNS[name][0], justify="right", no_wrap=True)
+    heads = [COLUMNS[name][0] for name in names]
+    table = plain_table(f"{result['scenario']}: {episodes}", ["policy"], heads)
     for policy, metrics in result["policies"].items():
         table.add_row(policy, *(_cell(name, metrics[name]) for name in names))
     flagged = [
@@ -44,7 +42,7 @@ def rate_table(result: Mapping[str, Any]) -> Table:
         for name in names_of(np.asarray(metrics[FLAGGED]))
     ]
     if flagged:
-        table.caption, table.caption_justify = escape("\n".join(flagged)), "left"
+        table.caption = escape("\n".join(flagged))
     return table
 
 

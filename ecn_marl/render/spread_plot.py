@@ -64,20 +64,17 @@ def spread_table(result: Mapping[str, Any]) -> Table:
     """
     rows = result["settings"]
     title = f"{result['scenario']}: {len(rows)} static settings, {result['episodes']} episodes"
-    table = plain_table(title)
-    table.add_column("Kmin, Kmax in KB at 25 Gb/s, Pmax")
-    for name in ("J", *result["parts"]):
-        table.add_column(name, justify="right", no_wrap=True)
+    figures = ("J", *result["parts"])
+    table = plain_table(title, ["Kmin, Kmax in KB at 25 Gb/s, Pmax"], figures)
     shown = [(row["label"], row) for row in result["policies"]]
     for row in (*rows[:SHOWN], rows[-1]):
         shown.append((f"({', '.join(f'{x:g}' for x in row['setting'])})", row))
     for label, row in shown:
-        table.add_row(label, *(number(row[name]) for name in ("J", *result["parts"])))
+        table.add_row(label, *(number(row[name]) for name in figures))
     table.caption = (
         f"The {SHOWN} best settings and the worst one, whose J is {result['worst']:.2f} times the "
         f"lowest.\n{percent(result['near'], 0)} of the settings are within 3 % of the lowest J.\n"
         f"With every part as under its own best setting J would be {result['apart']:.2f} times the "
         "lowest."
     )
-    table.caption_justify = "left"
     return table

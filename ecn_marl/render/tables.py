@@ -7,7 +7,7 @@ from typing import Any
 
 from rich import box
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from ecn_marl._flags import flag
 from ecn_marl._parts import formula as formula_of
@@ -17,12 +17,24 @@ from ecn_marl.baselines.evaluation.completion import SLOWDOWNS, verdict
 DASH = "–"
 
 
-def plain_table(title: str, **options: Any) -> Table:
-    """An empty table in the common style."""
+def plain_table(
+    title: str, left: Sequence[str | Column] = (), right: Sequence[str] = (), **options: Any
+) -> Table:
+    """An empty table in the common style.
+
+    Args:
+        title: its title.
+        left: columns of text, at the left.
+        right: columns of numbers, which are aligned at the right and never wrapped.
+        **options: further ones of `rich.table.Table`.
+    """
     return Table(
+        *left,
+        *(Column(name, justify="right", no_wrap=True) for name in right),
         title=title,
         title_style="bold",
         title_justify="left",
+        caption_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         **options,
@@ -54,8 +66,7 @@ def replay_tables(summary: Mapping[str, Any]) -> list[Table]:
     """
     flows = summary["flows"]
     title = f"FCT slowdown: {flows['finished']:,} of {flows['total']:,} flows finished"
-    slowdown = plain_table(title)
-    slowdown.add_column("payload")
+    slowdown = plain_table(title, ["payload"])
     for name in ("flows", "mean", "p50", "p95", "p99"):
         slowdown.add_column(name, justify="right")
     for label, row in summary["slowdown"].items():
@@ -63,9 +74,8 @@ def replay_tables(summary: Mapping[str, Any]) -> list[Table]:
         slowdown.add_row(label, f"{row['flows']:,}", *cells)
 
     ports = plain_table(
-        "Ports: queue in KB (mean, std, max of every substep; p99 of 10-µs samples)"
+        "Ports: queue in KB (mean, std, max of every substep; p99 of 10-µs samples)", ["class"]
     )
-    ports.add_column("class")
     for name in ("ports", "mean", "std", "p99", "max", "utilisation", "marked packets", "paused"):
         ports.add_column(name, justify="right")
     for kind, row in summary["ports"].items():
@@ -83,14 +93,11 @@ def replay_tables(summary: Mapping[str, Any]) -> list[Table]:
     balance.add_row(*[number(value, 0) for value in summary["bytes"].values()])
 
     columns = {"listed": "total"} | _COUNTS | {"late feedback": "late_feedback"}
-    counts = plain_table("Flows")
-    for name in columns:
-        counts.add_column(name, justify="right", no_wrap=True)
+    counts = plain_table("Flows", right=tuple(columns))
     counts.add_row(*_flow_cells(flows, columns))
     raised = [f"FLAGGED: {flag(x).event}; cure: {flag(x).cure}." for x in summary["flags"]]
     notes = [_COUNTS_LEGEND, _LATE_TICKS, *raised, *remarks(summary["regimes"])]
     counts.caption = escape("\n".join(notes))
-    counts.caption_justify = "left"
     return [slowdown, counts, ports, balance]
 
 
@@ -122,7 +129,6 @@ def reference_table(references: Mapping[str, Any]) -> Table:
     )
     table.caption += "episode, mean over ports.\nSpread: standard deviation of an episode's return "
     table.caption += "under the reference, divided by the headroom."
-    table.caption_justify = "left"
     return table
 
 
@@ -156,16 +162,14 @@ def _scenario_table(title: str, rows: list[dict[str, Any]]) -> Table:
 
 def sender_table(rows: list[dict[str, str]]) -> Table:
     """Table of the presets of senders; `rows` as `ecn-marl senders --json` prints them."""
-    table = plain_table("Senders")
-    for name in ("preset", "second name", "link rate", "from"):
-        table.add_column(name, no_wrap=name == "preset")
+    preset = Column("preset", no_wrap=True)
+    table = plain_table("Senders", [preset, "second name", "link rate", "from"])
     for row in rows:
         table.add_row(*map(escape, row.values()))
     table.caption = (
         "Link rate: what the constants are for, whatever the network's. With gbps=RATE, as in\n"
         "dcqcn:hpcc-run,gbps=100, they are scaled as their source scales them."
     )
-    table.caption_justify = "left"
     return table
 
 
@@ -203,7 +207,6 @@ def evaluation_tables(
     legend += [*_invalid(rows, label), *remarks(result.get("regimes", ()))]
     tables[0].caption = "\n".join(legend)
     for table in tables:
-        table.caption_justify = "left"
         if width < 100:
             table.padding = (0, 0)
     return tables
@@ -247,10 +250,16 @@ _LATE_TICKS = f"Late feedback: ticks in which a flow had {_LATE_LEGEND}."
 def _completion_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
     # Parts of J that are no slowdowns of flows: times of jobs' steps.
     steps = [name for name in rows[0]["parts"] if name not in SLOWDOWNS]
-    table = _columns("", ("J, 95%CI", *steps, "short", "medium", "long"))
     scored = "score" in rows[0]
-    for column in ("score", "gain") if scored else ():
-        table.add_column(column, justify="right", no_wrap=True)
+    columns = (
+        "J, 95%CI",
+        *steps,
+        "short",
+        "medium",
+        "long",
+        *(("score", "gain") if scored else ()),
+    )
+    table = _policy_table("", columns)
     for i, (row, name) in enumerate(zip(rows, names, strict=True)):
         objective, slowdown = _between(row["J"]), row["slowdown"]
         table.add_row(
@@ -267,7 +276,7 @@ def _completion_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
 
 def _flows_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
     columns, legend = _with_flowlets(rows, _COUNTS, _COUNTS_LEGEND)
-    table = _columns("Flows", tuple(columns))
+    table = _policy_table("Flows", tuple(columns))
     for row, name in zip(rows, names, strict=True):
         table.add_row(name, *_flow_cells(row["flows"], columns))
     table.caption = legend
@@ -286,11 +295,10 @@ def _with_flowlets(
 def flows_table(rows: list[dict[str, Any]]) -> Table:
     """Counts of flows, means per episode; `rows` as of `compare.compare`."""
     columns, legend = _with_flowlets(rows, _COUNTS | _LOSSES, _COUNTS_LEGEND)
-    table = _columns("Flows, means per episode", tuple(columns))
+    table = _policy_table("Flows, means per episode", tuple(columns))
     for row in rows:
         table.add_row(row["name"], *_flow_cells(row["flows"], columns))
     table.caption = f"{legend}\n{_LATE_TICKS}"
-    table.caption_justify = "left"
     return table
 
 
@@ -301,7 +309,7 @@ def _flow_cells(flows: Mapping[str, Any], columns: Mapping[str, str]) -> list[st
 def _queues_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
     columns = ("reward, 95%CI", "queue, KB", "util.", "paused", "pauses", "dropped", "late")
     timed = all("interval_us" in row for row in rows)
-    table = _columns("Ports", (*columns, *(["Δt, µs"] if timed else [])))
+    table = _policy_table("Ports", (*columns, *(["Δt, µs"] if timed else [])))
     for row, name in zip(rows, names, strict=True):
         reward = number(row["reward"]["mean"], 4)
         if (half_width := row["reward"]["ci95"]) is not None and half_width == half_width:
@@ -328,7 +336,7 @@ def _source_tables(rows: list[dict[str, Any]], names: list[str]) -> list[Table]:
     for columns, sources in alike.items():
         several = len(sources) > 1
         title = f"Traffic source{'s' if several else ''} {', '.join(sources)}"
-        table = _columns(title, (*(["source"] if several else []), *columns))
+        table = _policy_table(title, (*(["source"] if several else []), *columns))
         for source in sources:
             for row, name in zip(rows, names, strict=True):
                 numbers = [number(value, 0) for value in row["sources"][source].values()]
@@ -337,13 +345,9 @@ def _source_tables(rows: list[dict[str, Any]], names: list[str]) -> list[Table]:
     return tables
 
 
-def _columns(title: str, columns: tuple[str, ...]) -> Table:
+def _policy_table(title: str, columns: Sequence[str]) -> Table:
     """A table whose first column is the policy, the others numbers."""
-    table = plain_table(title)
-    table.add_column("policy", overflow="fold")
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
+    return plain_table(title, [Column("policy", overflow="fold")], columns)
 
 
 def _by_objective(row: Mapping[str, Any]) -> tuple[bool, bool, float]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rich import box
-from rich.table import Table
+from rich.table import Column, Table
 
-from ecn_marl.render.tables import DASH
+from ecn_marl.render.tables import DASH, plain_table
 from ecn_marl.validation.lines import BASES, Line
 from ecn_marl.validation.pool import Finished
 
@@ -54,17 +53,12 @@ def validation_table(lines: list[Line]) -> Table:
     Args:
         lines: lines in the order of the table.
     """
-    table = Table(
-        title="Simulator against theory and packet-level runs",
-        title_style="bold",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
+    table = plain_table(
+        "Simulator against theory and packet-level runs",
+        [Column("quantity", overflow="fold")],
+        ["reference", "ours", "error", "tol."],
         padding=(0, 1, 0, 0),
     )
-    table.add_column("quantity", overflow="fold")
-    for name in ("reference", "ours", "error", "tol."):
-        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     group = case = ""
     for line in lines:
@@ -85,7 +79,6 @@ def validation_table(lines: list[Line]) -> Table:
             tolerance_text(line),
             f"[{COLOURS[line.verdict]}]{line.verdict}[/]",
         )
-    table.caption_justify = "left"
     table.caption = (
         "independent: recorded runs of settings that nothing was fitted to. other seed, repeated: "
         "runs of settings that something was fitted to. pt: percentage points."

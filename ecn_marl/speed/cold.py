@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from ecn_marl.envs.registry import make
 from ecn_marl.render.tables import number, plain_table
@@ -85,11 +85,10 @@ def _start(scenario: str, runs: int) -> dict[str, float]:
 
 def table(rows: list[dict[str, Any]]) -> Table:
     """A table of what `measure` returns."""
-    cold_table = plain_table("parallel_env() from a cold start", padding=(0, 1, 0, 0))
-    cold_table.add_column("scenario", no_wrap=True)
-    names = ("import\ns", "reset\ns", "step\ns", "together\ns", "min–max", "CPU\ns")
-    for name in (*names, "steps/s", "min–max", "per\nCPU s", "frames/s", "per\nCPU s"):
-        cold_table.add_column(name, justify="right", no_wrap=True)
+    names = ["import\ns", "reset\ns", "step\ns", "together\ns", "min–max", "CPU\ns"]
+    names += ["steps/s", "min–max", "per\nCPU s", "frames/s", "per\nCPU s"]
+    title, scenario = "parallel_env() from a cold start", Column("scenario", no_wrap=True)
+    cold_table = plain_table(title, [scenario], names, padding=(0, 1, 0, 0))
     for row in rows:
         first, steps = row["first_s"], row["steps_per_s"]
         cold_table.add_row(
@@ -109,5 +108,4 @@ def table(rows: list[dict[str, Any]]) -> Table:
         f"{first_step.STEPS} steps, actions drawn beforehand, and of {first_step.FRAMES} frames "
         "(render_mode='rgb_array')"
     )
-    cold_table.caption_justify = "left"
     return cold_table

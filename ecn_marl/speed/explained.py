@@ -60,12 +60,10 @@ def tables(explained: list[dict[str, Any]]) -> list[Table]:
     """A table of the loops of each scenario."""
     step_tables = []
     for row in explained:
-        table = plain_table(f"{row['scenario']}: a step")
-        for head in HEADS[:4]:
-            table.add_column(head, justify="right", no_wrap=True)
+        table = plain_table(f"{row['scenario']}: a step", right=HEADS[:4])
         table.add_column(HEADS[4])
         for loop in row["loops"][:LOOPS]:
             table.add_row(*(escape(loop[head]) for head in HEADS))
-        table.caption, table.caption_justify = row["summary"], "left"
+        table.caption = row["summary"]
         step_tables.append(table)
     return step_tables

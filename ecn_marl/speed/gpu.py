@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from rich.table import Table
+from rich.table import Column, Table
 
 from ecn_marl._errors import bad_value
 from ecn_marl.lanes.compat import on_cuda
@@ -112,11 +112,11 @@ def _said(row: dict[str, Any]) -> str:
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:
     """What was measured: a line for each number of environments, the kernel beside XLA."""
-    found = plain_table("GPU: the kernel of lanes beside XLA, agent-steps/s")
-    for name in ("program", "scenario"):
-        found.add_column(name, no_wrap=True)
-    for name in ("envs", "kernel", "XLA", "ratio", "flagged"):
-        found.add_column(name, justify="right", no_wrap=True)
+    found = plain_table(
+        "GPU: the kernel of lanes beside XLA, agent-steps/s",
+        [Column(name, no_wrap=True) for name in ("program", "scenario")],
+        ["envs", "kernel", "XLA", "ratio", "flagged"],
+    )
     for line in lines(rows):
         found.add_row(*line)
     agreement = [r for r in rows if r["program"] == "agreement"]
@@ -125,7 +125,6 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
         f"numbers of {COMPARED:,} environments that agree after each of 8 steps: {shares}\n"
         "flagged: share of the environments in which a structure of fixed size was too small"
     )
-    found.caption_justify = "left"
     return found
 
 

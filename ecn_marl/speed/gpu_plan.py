@@ -262,7 +262,6 @@ def tables(found: Sequence[Mapping[str, Any]]) -> list[Table]:
         shown.add_column("scenario", no_wrap=True)
         for name in names:
             shown.add_column(name, justify="right")
-        shown.caption_justify = "left"
     for row in found:
         for shown, cells in ((by_xla, xla_cells(row)), (kernels, kernel_cells(row))):
             shown.add_row(row["scenario"], *cells)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from ecn_marl._flags import flag
 from ecn_marl.envs.registry import make
@@ -223,17 +223,12 @@ def _cells(row: dict[str, float]) -> tuple[str, str, str]:
     )
 
 
-def _columns(table: Table, *names: str) -> None:
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
-
-
 def _speed_table(title: str, rows: list[dict[str, Any]]) -> Table:
     """Speed of environments or of training."""
-    table = plain_table(title, padding=(0, 1, 0, 0))
-    table.add_column("scenario", no_wrap=True)
-    _columns(table, "envs", "dev.", "env-\nsteps/s", "min–max", "iqr", "agent-\nsteps/s")
-    _columns(table, "flow-\nsubst./s", "sim\ns/s", "cores", "CPU\nns", "comp.\ns", "flag-\nged")
+    names = ["envs", "dev.", "env-\nsteps/s", "min–max", "iqr", "agent-\nsteps/s"]
+    names += ["flow-\nsubst./s", "sim\ns/s", "cores", "CPU\nns", "comp.\ns", "flag-\nged"]
+    scenario = Column("scenario", no_wrap=True)
+    table = plain_table(title, [scenario], names, padding=(0, 1, 0, 0))
     for row in rows:
         rates = ("agent_steps_per_s", "flow_substeps_per_s", "sim_s_per_wall_s")
         table.add_row(
@@ -256,16 +251,13 @@ def _speed_table(title: str, rows: list[dict[str, Any]]) -> Table:
     raised = dict.fromkeys(name for row in rows for name in row["flagged"] if name != "any")
     for name in raised:
         table.caption += f"\n{name}: {flag(name).event}; cure: {flag(name).cure}"
-    table.caption_justify = "left"
     return table
 
 
 def _memory_table(rows: list[dict[str, Any]]) -> Table:
     """Memory of all programs."""
-    table = plain_table("Memory, MB")
-    table.add_column("program")
-    table.add_column("scenario")
-    _columns(table, "envs", "state of one", "arguments", "temporaries", "peak so far")
+    names = ("envs", "state of one", "arguments", "temporaries", "peak so far")
+    table = plain_table("Memory, MB", ["program", "scenario"], names)
     for row in rows:
         sizes = [row["program_bytes"].get(name) for name in ("arguments", "temporaries")]
         cells = [DASH if x is None else number(x / 1e6, 2) for x in sizes]
@@ -278,16 +270,14 @@ def _memory_table(rows: list[dict[str, Any]]) -> Table:
             number(row["peak_memory"]["bytes"] / 1e6, 0),
         )
     table.caption = f"per device; peak: {rows[0]['peak_memory']['source']}" if rows else ""
-    table.caption_justify = "left"
     return table
 
 
 def _scaling_table(rows: list[dict[str, Any]]) -> Table:
     title = "Time of a step of all environments; x2: factor per doubling of the size"
-    table = plain_table(title, padding=(0, 1, 0, 0))
-    table.add_column("sweep")
-    _columns(table, "size", "envs", "ports", "slots", "substeps", "step, µs", "min–max", "iqr")
-    _columns(table, "x2", "CPU, µs", "x2", "compile, s")
+    names = ["size", "envs", "ports", "slots", "substeps", "step, µs", "min–max", "iqr"]
+    names += ["x2", "CPU, µs", "x2", "compile, s"]
+    table = plain_table(title, ["sweep"], names, padding=(0, 1, 0, 0))
     for row in rows:
         sizes = [f"{row[name]:,}" for name in ("size", "envs", "ports", "slots", "substeps")]
         table.add_row(
@@ -303,9 +293,8 @@ def _scaling_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _peer_table(rows: list[dict[str, Any]]) -> Table:
-    table = plain_table("Other simulators", padding=(0, 1, 0, 0))
-    table.add_column("what")
-    _columns(table, "envs", "dev.", "agent-steps/s", "sim ms/s", "min–max")
+    names = ("envs", "dev.", "agent-steps/s", "sim ms/s", "min–max")
+    table = plain_table("Other simulators", ["what"], names, padding=(0, 1, 0, 0))
     table.add_column("note")
     for row in rows:
         speeds = [row.get(name) for name in ("agent_steps_per_s", "sim_ms_per_wall_s")]
@@ -319,20 +308,16 @@ def _peer_table(rows: list[dict[str, Any]]) -> Table:
             escape(row["note"]),
         )
     table.caption = "sim ms/s: simulated ms per wall second, all lanes together"
-    table.caption_justify = "left"
     return table
 
 
 def _stage_table(result: dict[str, Any]) -> Table:
     title = f"Stages of a step of {result['scenario']}, {result['envs']} environments, one device"
-    table = plain_table(title)
-    table.add_column("stage")
-    _columns(table, "CPU, µs", "wall, µs", "share of CPU")
+    table = plain_table(title, ["stage"], ["CPU, µs", "wall, µs", "share of CPU"])
     for row in result["rows"]:
         times = (number(row["cpu_us"], 0), number(row["wall_us"], 0))
         table.add_row(row["stage"], *times, percent(row["share"]))
     table.caption = "Differences of the program with and without a stage, least of all runs."
-    table.caption_justify = "left"
     return table
 
 
@@ -340,9 +325,7 @@ def _floor_table(result: dict[str, Any]) -> Table:
     title = (
         f"Time of a flow slot and substep of {result['scenario']}, {result['envs']} environments"
     )
-    table = plain_table(title)
-    table.add_column("part")
-    _columns(table, "amount", "ns")
+    table = plain_table(title, ["part"], ["amount", "ns"])
     amounts, ns = result["per_flow_substep"], result["floor_ns"]
     rows = (
         ("arithmetic", f"{amounts['flops']:.0f} operations"),
@@ -360,5 +343,4 @@ def _floor_table(result: dict[str, Any]) -> Table:
         f"measured over program: {result['over_program']:.1f}, over state read and written once: "
         f"{result['over_state']:.1f}"
     )
-    table.caption_justify = "left"
     return table

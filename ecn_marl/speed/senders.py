@@ -116,10 +116,9 @@ def rows(scenario: str, plan: Plan, show: Callable[[str], None]) -> list[dict[st
 
 def table(scenario: str, sender_rows: list[dict[str, Any]]) -> Table:
     """One row for every kind of sender."""
-    sender_table = plain_table(f"Senders, {scenario}, {ENVS} environments, one device")
-    sender_table.add_column("sender")
-    for head in ("slots", "in use", "CPU, µs per step", "ns per flow", "over first", "skipped"):
-        sender_table.add_column(head, justify="right", no_wrap=True)
+    title = f"Senders, {scenario}, {ENVS} environments, one device"
+    heads = ("slots", "in use", "CPU, µs per step", "ns per flow", "over first", "skipped")
+    sender_table = plain_table(title, ["sender"], heads)
     for row in sender_rows:
         sender_table.add_row(
             row["sender"],
@@ -134,5 +133,4 @@ def table(scenario: str, sender_rows: list[dict[str, Any]]) -> Table:
         "ns per flow: CPU time of a flow slot in use and substep, least of all runs; skipped: "
         "share of the\nwork on slots that passes over those free in all environments of a vector"
     )
-    sender_table.caption_justify = "left"
     return sender_table
