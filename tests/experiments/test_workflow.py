@@ -74,7 +74,7 @@ def test_runs_with_several_seeds_have_a_row_of_their_own():
     among = stats.t.ppf(0.975, 2) / 3**0.5
     assert row["reward"]["ci95"] == pytest.approx(np.hypot(within, among))
     assert row["statistics"]["of"] == "J"
-    seed_means = [np.exp(np.log(part.J()).mean()) for part in parts.values()]
+    seed_means = [np.exp(np.log(part.columns["J"]).mean()) for part in parts.values()]
     np.testing.assert_allclose(
         row["statistics"]["scores"], np.array(seed_means)[:, None], rtol=1e-5
     )

@@ -25,12 +25,10 @@ from ecn_marl.baselines.evaluation.completion import (
     PARTS,
     SIZES,
     SPILLED,
-    invalid_reasons,
     objective,
     summarise,
 )
 from ecn_marl.baselines.evaluation.own_policies import HostPolicy, PurePolicy, host_runner
-from ecn_marl.baselines.evaluation.statistics import mean_interval
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.evaluation.windows import counters, ends, in_windows, window_columns
 from ecn_marl.envs.episode import FLOWLETS, PORT_METRICS, SHARE, PhaseEcn
@@ -157,31 +155,6 @@ class Evaluation:
             objectives = {"J": objective(*(columns[part] for part in PARTS))}
         copied = {name: raw[name] for name in names}
         return objectives | columns | counts | copied | window_columns(raw)
-
-    def short_mean(self) -> Float[np.ndarray, " episodes"]:
-        """Mean slowdown of short flows; NaN where an episode has none."""
-        return self.columns["short_mean"]
-
-    def short_p99(self) -> Float[np.ndarray, " episodes"]:
-        """99th percentile of short flows' slowdowns; NaN where an episode has none."""
-        return self.columns["short_p99"]
-
-    def long_geomean(self) -> Float[np.ndarray, " episodes"]:
-        """Geometric mean of long flows' slowdowns; NaN where an episode has none."""
-        return self.columns["long_geomean"]
-
-    def J(self) -> Float[np.ndarray, " episodes"]:
-        """The objective (lower is better); NaN where an episode has no short or no long flow."""
-        return self.columns["J"]
-
-    @property
-    def invalid(self) -> list[str]:
-        """Why this result is invalid; empty if it is valid."""
-        return invalid_reasons(self.columns)
-
-    def interval(self, metric: str) -> tuple[float, float]:
-        """Mean over episodes and half-width of its 95 % confidence interval (Student's t)."""
-        return mean_interval(np.asarray(self.episodes[metric], np.float64))
 
     def summary(self, allow_flagged: bool = False) -> dict[str, Any]:
         """JSON-able summary, see `completion.summarise`."""
