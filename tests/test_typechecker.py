@@ -12,7 +12,7 @@ from ecn_marl.sim import theory
 
 def test_functions_of_the_package_are_checked():
     with pytest.raises(TypeCheckError):
-        theory.adpg_fixed_point("wide", 2)
+        theory.hpcc_fixed_point("wide", 2, 10.0, 80.0)
 
 
 def test_first_calls_are_checked_and_later_ones_cost_nothing():

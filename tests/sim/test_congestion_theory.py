@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from congestion_points import adpg_fixed_point, swift_target
 from netcases import ROWS, flow_list, start
 
 from ecn_marl import lanes
@@ -278,7 +279,7 @@ def test_swift_keeps_the_delay_near_its_target(n):
     """
     run = swift_runs()[n]
     cwnd = float(run.window[500:, :n].mean()) / 1000
-    target = theory.swift_target(cwnd, 1, 20.0, 20 / 6.55, 100.0)
+    target = swift_target(cwnd, 1, 20.0, 20 / 6.55, 100.0)
     delay = run.rtt[500:, :n]
     step = n * PACKET / FAST  # the delay that one round of additive increase adds
     assert delay.mean() == pytest.approx(target, abs=0.75 * step)
@@ -376,7 +377,7 @@ def test_adpg_shares_equally():
     cases = [(flows_of(n, gap=2.0), {}, {}) for n in TARGETS]
     runs = simulate(AGENTS, cases, 6000, act=adpg)
     for (n, target), run in zip(TARGETS.items(), runs, strict=True):
-        want = theory.adpg_fixed_point(target, n)
+        want = adpg_fixed_point(target, n)
         assert want.inflation > 1.2
         rate, rtt = run.rate[-2000:, :n] / FAST, run.rtt[-2000:, :n]
         np.testing.assert_allclose(rate.mean(0), want.rate, rtol=0.02)
