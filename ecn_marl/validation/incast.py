@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ecn_marl.sim.replay.samples import SAMPLE_US
 from ecn_marl.validation import recorded
-from ecn_marl.validation.lines import Basis, Case, Line, Outcome, Tolerance, Trace
+from ecn_marl.validation.lines import Basis, Case, Line, Outcome, Tolerance, Trace, lines_of
 from ecn_marl.validation.runs import Samples, has_senders, incast_flows, simulate
 
 SEEDS = 4
@@ -49,6 +49,11 @@ def utilisation_tolerance(n: int) -> Tolerance:
     return Tolerance(absolute=1.0 if n <= 16 else 2.0)
 
 
+def steady_tolerances(n: int) -> tuple[Tolerance, Tolerance, Tolerance]:
+    """Tolerances of what `steady` returns for an incast of `n`."""
+    return MEAN, STD, utilisation_tolerance(n)
+
+
 def steady(samples: Samples, setting: int, window: tuple[float, float], v: int = 0) -> np.ndarray:
     """Queue mean and std (KB), utilisation (%) over a window in ms: means of the seeds, `[3]`."""
     rows = samples.window(*window)
@@ -59,13 +64,21 @@ def steady(samples: Samples, setting: int, window: tuple[float, float], v: int =
     return np.stack([mean / 1e3, std / 1e3, used]).mean(1)
 
 
+def steady_table(
+    references: Iterable[float], simulated: Iterable[float], tolerances: Iterable[Tolerance | None]
+) -> Iterator[tuple[str, str, float, float, Tolerance | None]]:
+    """What `steady` returns beside references, as `lines_of` takes it."""
+    names, units = ("queue mean", "queue std", "utilisation"), ("KB", "KB", "%")
+    return zip(names, units, references, simulated, tolerances, strict=True)
+
+
 def steady_lines(
     group: str,
     case: str,
     row: dict[str, str],
     simulated: np.ndarray,
-    n: int,
-    basis: Basis,
+    tolerances: Sequence[Tolerance | None],
+    basis: Basis = "tuned",
     suffix: str = "",
     note: str = "",
 ) -> list[Line]:
@@ -76,22 +89,15 @@ def steady_lines(
         case: what was run.
         row: recorded row with `q_mean_B`, `q_std_B` and `util`, each with `suffix`.
         simulated: what `steady` returns.
-        n: number of senders.
+        tolerances: of the three.
         basis: where the row comes from.
         suffix: of the row's columns.
         note: of the lines.
     """
     mean, std, used = (float(row[name + suffix]) for name in ("q_mean_B", "q_std_B", "util"))
-    table = (
-        ("queue mean", "KB", mean / 1e3, MEAN),
-        ("queue std", "KB", std / 1e3, STD),
-        # Recorded utilisation reaches 1.0011, as that simulator cuts packet times to whole ns.
-        ("utilisation", "%", 100 * min(used, 1.0), utilisation_tolerance(n)),
-    )
-    return [
-        Line(group, case, name, unit, reference, float(value), tolerance, basis, note)
-        for (name, unit, reference, tolerance), value in zip(table, simulated, strict=True)
-    ]
+    # Recorded utilisation reaches 1.0011, as that simulator cuts packet times to whole ns.
+    references = (mean / 1e3, std / 1e3, 100 * min(used, 1.0))
+    return lines_of(group, case, steady_table(references, simulated, tolerances), basis, note)
 
 
 def _long_run(profile: str, n: int) -> Outcome:
@@ -105,7 +111,8 @@ def _long_run(profile: str, n: int) -> Outcome:
         last = int(row["t_last_exceed_mean4std_ms"])
         note = f"recorded bursts until {last} ms" if last > 50 else ""
         simulated = steady(samples, i, (100, 200))
-        steady_state = steady_lines("incast, steady", case, row, simulated, n, "tuned", note=note)
+        limits = steady_tolerances(n)
+        steady_state = steady_lines("incast, steady", case, row, simulated, limits, note=note)
         # A recorded window that still holds start-up bursts is no steady state, so only report it.
         lines += (
             [replace(line, tolerance=None) for line in steady_state] if last > 100 else steady_state
@@ -136,23 +143,10 @@ def _start_up(
             ("queue mean, 5..20 ms", "KB", float(row["q_mean_B_5_20"]) / 1e3, later, None),
             ("queue mean, 20..40 ms", "KB", float(row["q_mean_B_20_40"]) / 1e3, late, None),
             ("queue max, 0..40 ms", "KB", float(row["q_max_B_all"]) / 1e3, peak, None),
-            ("pauses, 0..40 ms", "", float(recorded_pauses), pauses, None),
         )
-        for quantity, unit, reference, simulated, tolerance in table:
-            note = kind if quantity.startswith("pauses") else ""
-            lines.append(
-                Line(
-                    "incast, start-up",
-                    case,
-                    quantity,
-                    unit,
-                    reference,
-                    float(simulated),
-                    tolerance,
-                    basis,
-                    note,
-                )
-            )
+        paused = [("pauses, 0..40 ms", "", recorded_pauses, pauses, None)]
+        lines += lines_of("incast, start-up", case, table, basis)
+        lines += lines_of("incast, start-up", case, paused, basis, kind)
     return lines
 
 
@@ -181,14 +175,12 @@ def _bursts(
         simulated = samples.rows.queue[0, i, :, : len(packets)]
         case = f"{profile} N={n} {name}"
         measured = np.mean([first_burst(queue) for queue in simulated], axis=0)
-        pairs = zip(
-            ("peak", "drained at"), ("KB", "ms"), first_burst(packets), measured, strict=True
+        peak, drained = first_burst(packets)
+        table = (
+            ("first burst, peak", "KB", peak, measured[0], FIRST_BURST),
+            ("first burst, drained at", "ms", drained, measured[1], FIRST_BURST),
         )
-        for statistic, unit, reference, value in pairs:
-            quantity = f"first burst, {statistic}"
-            lines.append(
-                Line("incast, start-up", case, quantity, unit, reference, float(value), FIRST_BURST)
-            )
+        lines += lines_of("incast, start-up", case, table)
         time_ms = (np.arange(len(packets)) + 1) * SAMPLE_US / 1e3
         traces.append(Trace(f"n{n}", f"{profile}, N = {n}, {name}", time_ms, packets, simulated[0]))
     return lines, traces
@@ -206,7 +198,8 @@ def _delays(profile: str) -> Outcome:
         delay = float(row["link_delay_us"])
         simulated = steady(samples, names.index(row["ecn"]), (100, 200), delays.index(delay))
         case = f"{profile} N=16 {row['ecn']} {delay:g} µs"
-        lines += steady_lines("link delay", case, row, simulated, 16, _basis(row, "incast_200ms"))
+        basis = _basis(row, "incast_200ms")
+        lines += steady_lines("link delay", case, row, simulated, steady_tolerances(16), basis)
     return Outcome(lines)
 
 
@@ -233,7 +226,8 @@ def _small_buffer(n: int) -> Outcome:
         case = f"run 8 MiB N={n} {row['ecn']}"
         simulated = steady(samples, i, (20, 40))
         basis = _basis(row | {"profile": "run"}, "incast_40ms", "_20_40")
-        lines += steady_lines("8 MiB buffers", case, row, simulated, n, basis, "_20_40")
+        limits = steady_tolerances(n)
+        lines += steady_lines("8 MiB buffers", case, row, simulated, limits, basis, "_20_40")
     return Outcome(lines)
 
 
@@ -259,42 +253,31 @@ def under_pauses(
         limit = utilisation_tolerance(int(row["N"]))
         pairs = (
             ("queue max", "KB", float(row["q_max_B_all"]) / 1e3, peak, FIRST_BURST),
-            ("utilisation, 20..40 ms", "%", 100 * float(row["util_20_40"]), used, limit),
+            (
+                "utilisation, 20..40 ms",
+                "%",
+                min(100 * float(row["util_20_40"]), 100.0),
+                used,
+                limit,
+            ),
         )
-        for quantity, unit, reference, simulated, tolerance in pairs:
-            lines.append(
-                Line(
-                    group,
-                    case,
-                    quantity,
-                    unit,
-                    min(reference, 100.0) if unit == "%" else reference,
-                    float(simulated),
-                    tolerance,
-                    "independent",
-                )
-            )
+        lines += lines_of(group, case, pairs, "independent")
     return lines
 
 
 def _window(n: int) -> Outcome:
     """Senders with a window over 20..40 ms."""
-    return Outcome(_short_run("run_vwin", "incast_40ms", n, MEAN, STD, utilisation_tolerance(n)))
+    return Outcome(_short_run("run_vwin", "incast_40ms", n, steady_tolerances(n)))
 
 
 def _other_senders(profile: str, n: int) -> Outcome:
     """Other senders over 20..40 ms; the standard deviation of their queue is only reported."""
-    table = "incast_other_senders"
-    return Outcome(_short_run(profile, table, n, OTHER_MEAN, None, OTHER_UTILISATION))
+    tolerances = (OTHER_MEAN, None, OTHER_UTILISATION)
+    return Outcome(_short_run(profile, "incast_other_senders", n, tolerances))
 
 
 def _short_run(
-    profile: str,
-    table: str,
-    n: int,
-    mean: Tolerance,
-    std: Tolerance | None,
-    utilisation: Tolerance,
+    profile: str, table: str, n: int, tolerances: Sequence[Tolerance | None]
 ) -> list[Line]:
     """Steady state over 20..40 ms of every setting recorded in a table."""
     recorded_rows = recorded.rows(table, profile=profile, N=n)
@@ -303,13 +286,7 @@ def _short_run(
     lines = []
     for i, row in enumerate(recorded_rows):
         simulated = steady(samples, i, (20, 40))
-        columns = (
-            ("queue mean", "KB", float(row["q_mean_B_20_40"]) / 1e3, mean),
-            ("queue std", "KB", float(row["q_std_B_20_40"]) / 1e3, std),
-            ("utilisation", "%", 100 * min(float(row["util_20_40"]), 1.0), utilisation),
-        )
         group = "incast, window" if profile == "run_vwin" else "incast, other senders"
         case = f"{profile} N={n} {row['ecn']}"
-        for (quantity, unit, reference, tolerance), value in zip(columns, simulated, strict=True):
-            lines.append(Line(group, case, quantity, unit, reference, float(value), tolerance))
+        lines += steady_lines(group, case, row, simulated, tolerances, suffix="_20_40")
     return lines

@@ -12,7 +12,7 @@ from scipy.stats import kendalltau
 from scipy.stats import t as student_t
 
 from ecn_marl.validation import recorded
-from ecn_marl.validation.lines import Basis, Case, Line, Outcome, Slowdowns, Tolerance
+from ecn_marl.validation.lines import Basis, Case, Line, Outcome, Slowdowns, Tolerance, lines_of
 from ecn_marl.validation.runs import Clock, Samples, has_senders, simulate
 from ecn_marl.validation.substeps import scenario_clock
 
@@ -138,14 +138,12 @@ def _by_class(
     group, tail = (SCENARIO_GROUP, SCENARIO_P99) if as_scenarios else (GROUP, P99)
     lines = []
     for label, members in class_members(size).items():
-        pairs = (
-            ("mean", packets[members].mean(), simulated[:, members].mean(), MEAN),
-            ("p99", p99(packets[members][None]), p99(simulated[:, members]), tail),
+        ours, theirs = simulated[:, members], packets[members]
+        table = (
+            (f"slowdown mean {label}", "", theirs.mean(), ours.mean(), MEAN),
+            (f"slowdown p99 {label}", "", p99(theirs[None]), p99(ours), tail),
         )
-        for statistic, reference, value, tolerance in pairs:
-            pair = float(reference), float(value)
-            quantity = f"slowdown {statistic} {label}"
-            lines.append(Line(group, case, quantity, "", *pair, tolerance, basis, note))
+        lines += lines_of(group, case, table, basis, note)
     return lines
 
 
@@ -220,14 +218,11 @@ def _queues(name: str, profile: str, ecn: str, samples: Samples, setting: int) -
     mean = rows.mean[0, setting].mean() / 1e3
     used = 100 * rows.utilisation[0, setting].mean()
     case = f"{name} {profile} {ecn}"
-    pairs = (
-        ("host queues, mean", "KB", float(row["q_mean_B_host"]) / 1e3, mean),
-        ("host ports, utilisation", "%", 100 * float(row["util_host"]), used),
+    table = (
+        ("host queues, mean", "KB", float(row["q_mean_B_host"]) / 1e3, mean, None),
+        ("host ports, utilisation", "%", 100 * float(row["util_host"]), used, None),
     )
-    return [
-        Line(GROUP, case, quantity, unit, reference, float(value), None, flow_set.basis)
-        for quantity, unit, reference, value in pairs
-    ]
+    return lines_of(GROUP, case, table, flow_set.basis)
 
 
 def _other_senders(profile: str) -> Outcome:

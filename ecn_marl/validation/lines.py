@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -115,6 +115,28 @@ class Line:
             "note": self.note,
             "noise": float(self.noise),
         }
+
+
+def lines_of(
+    group: str,
+    case: str,
+    table: Iterable[tuple[str, str, float, float, Tolerance | None]],
+    basis: Basis = "tuned",
+    note: str = "",
+) -> list[Line]:
+    """Lines of a case that differ in what they compare.
+
+    Args:
+        group: group of the lines.
+        case: what was run.
+        table: quantity, unit, reference, simulated value and tolerance of each line.
+        basis: where the references come from.
+        note: of the lines.
+    """
+    return [
+        Line(group, case, quantity, unit, float(reference), float(simulated), limit, basis, note)
+        for quantity, unit, reference, simulated, limit in table
+    ]
 
 
 @dataclass(frozen=True)

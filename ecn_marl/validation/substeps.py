@@ -8,8 +8,8 @@ from functools import partial
 from ecn_marl.sim.clocks import choose_clock
 from ecn_marl.sim.transports import parse_transport
 from ecn_marl.validation import recorded
-from ecn_marl.validation.incast import MEAN, STD, steady, under_pauses, utilisation_tolerance
-from ecn_marl.validation.lines import Case, Line, Outcome
+from ecn_marl.validation.incast import steady, steady_table, steady_tolerances, under_pauses
+from ecn_marl.validation.lines import Case, Outcome, lines_of
 from ecn_marl.validation.runs import SENDERS, Clock, incast_flows, simulate
 
 FINE = Clock(0.25, 20)
@@ -52,19 +52,11 @@ def _against_fine(profile: str, n: int) -> Outcome:
             steady(s, i, (LENGTH_MS / 2, LENGTH_MS)) for s in (coarse, fine)
         )
         case = f"{profile} N={n} {ecn}, dt = {clock.dt_us:g} µs"
-        table = (
-            ("queue mean", "KB", MEAN),
-            ("queue std", "KB", STD),
-            ("utilisation", "%", utilisation_tolerance(n)),
-        )
         paused = bool(max(fine_stats[0], coarse_stats[0]) > PAUSED_KB)
         note = "held by pauses" if paused else ""
-        for (quantity, unit, tolerance), reference, value in zip(
-            table, fine_stats, coarse_stats, strict=True
-        ):
-            allowed = None if paused else tolerance
-            pair = float(reference), float(value)
-            lines.append(Line("substeps", case, quantity, unit, *pair, allowed, "finer", note))
+        tolerances = (None, None, None) if paused else steady_tolerances(n)
+        table = steady_table(fine_stats, coarse_stats, tolerances)
+        lines += lines_of("substeps", case, table, "finer", note)
     return Outcome(lines)
 
 

@@ -18,7 +18,7 @@ from ecn_marl.sim.simulator import SimParams, SimState, Simulator
 from ecn_marl.sim.traffic.schedules import Schedule, schedule
 from ecn_marl.sim.traffic.sizes import PAYLOAD
 from ecn_marl.sim.transports import parse_transport, preset
-from ecn_marl.validation.lines import Case, Line, Tolerance, theory_case
+from ecn_marl.validation.lines import Case, Line, Tolerance, lines_of, theory_case
 from ecn_marl.validation.runs import incast_flows
 
 FIXED_POINT = Tolerance(relative=0.01)
@@ -109,13 +109,12 @@ def _mean_field() -> list[Line]:
         lines.append(Line(group, case, "queue", "KB", queue, mean, FIXED_POINT, "theory"))
     mean, std, used = _mean_field_run(10, 85.0, 200.0)
     case = "mean-field DCQCN N=10, 85 µs"
-    for quantity, unit, reference, simulated in (
-        ("queue mean", "KB", 56.2, mean),
-        ("queue std", "KB", 79.0, std),
-        ("utilisation", "%", 94.9, 100 * used),
-    ):
-        lines.append(Line(group, case, quantity, unit, reference, simulated, OSCILLATION, "theory"))
-    return lines
+    table = (
+        ("queue mean", "KB", 56.2, mean, OSCILLATION),
+        ("queue std", "KB", 79.0, std, OSCILLATION),
+        ("utilisation", "%", 94.9, 100 * used, OSCILLATION),
+    )
+    return lines + lines_of(group, case, table, "theory")
 
 
 def _hpcc() -> list[Line]:
@@ -126,12 +125,12 @@ def _hpcc() -> list[Line]:
         rate, base = 25.0 * GBPS, float(params.net.base_rtt)
         expected = theory.hpcc_fixed_point(rate, n, base, float(params.transport.ai) * base)
         mean, _, used = _settled(sim, params, (1e9, 2e9, 0.01), 10.0)
-        case, share = f"HPCC N={n}", 100 * expected.utilisation
         near, packet = Tolerance(absolute=0.5), Tolerance(absolute=PAYLOAD / 1e3)
-        lines += [
-            Line("theory", case, "utilisation", "%", share, 100 * used, near, "theory"),
-            Line("theory", case, "queue", "KB", expected.queue / 1e3, mean, packet, "theory"),
-        ]
+        table = (
+            ("utilisation", "%", 100 * expected.utilisation, 100 * used, near),
+            ("queue", "KB", expected.queue / 1e3, mean, packet),
+        )
+        lines += lines_of("theory", f"HPCC N={n}", table, "theory")
     return lines
 
 
@@ -168,21 +167,10 @@ def _dctcp() -> list[Line]:
     tops, lows = find_peaks(peak, prominence=depth)[0], find_peaks(-queue, prominence=depth)[0]
     high, low = peak[tops].mean(), queue[lows].mean()
     period = float(np.diff(tops).mean()) * sim.interval_us
-    return [
-        Line(
-            "theory",
-            f"DCTCP N={n}",
-            quantity,
-            unit,
-            reference,
-            float(simulated),
-            tolerance,
-            "theory",
-        )
-        for quantity, unit, reference, simulated, tolerance in (
-            ("queue, highest", "KB", expected.q_max / 1e3, high / 1e3, SAWTOOTH),
-            ("sawtooth, amplitude", "KB", expected.amplitude / 1e3, (high - low) / 1e3, SAWTOOTH),
-            # A cut takes only part of a round; the closed form has the growth of windows, not when.
-            ("sawtooth, period", "µs", expected.period, period, None),
-        )
-    ]
+    table = (
+        ("queue, highest", "KB", expected.q_max / 1e3, high / 1e3, SAWTOOTH),
+        ("sawtooth, amplitude", "KB", expected.amplitude / 1e3, (high - low) / 1e3, SAWTOOTH),
+        # A cut takes only part of a round; the closed form has the growth of windows, not when.
+        ("sawtooth, period", "µs", expected.period, period, None),
+    )
+    return lines_of("theory", f"DCTCP N={n}", table, "theory")
