@@ -25,7 +25,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 class Output(NamedTuple):
-    """Content of a file: `write` gets the file opened in `mode` (`w` or `wb`)."""
+    """Content that is written in parts: `write` gets the file opened in `mode` (`w` or `wb`)."""
 
     mode: str
     write: Callable[[Any], object]
@@ -50,15 +50,19 @@ def check_output_folder(option: str, path: Path) -> None:
         raise bad_value(option, str(path), f"a folder that may be written to ({place} may not)")
 
 
-def write_all(outputs: Mapping[Path, Output]) -> None:
+def write_all(outputs: Mapping[Path, str | bytes | Output]) -> None:
     """Write files under temporary names beside their places, then rename them all.
+
+    Args:
+        outputs: the files, and the content of each.
 
     Raises:
         OSError: a file cannot be written. Then no file has been created or changed.
     """
     ready: list[tuple[Path, Path]] = []
     try:
-        for path, output in outputs.items():
+        for path, content in outputs.items():
+            output = content if isinstance(content, Output) else _output(content)
             # In the same folder, because renaming is atomic only within one file system.
             draft = path.with_name(f".{path.name}.{os.getpid()}.part")
             ready.append((draft, path))  # before it is opened, so that a partial file is removed
@@ -70,6 +74,10 @@ def write_all(outputs: Mapping[Path, Output]) -> None:
     finally:
         for draft, _ in ready:
             draft.unlink(missing_ok=True)  # after an error; renamed ones are gone
+
+
+def _output(content: str | bytes) -> Output:
+    return Output("w" if isinstance(content, str) else "wb", lambda file: file.write(content))
 
 
 def json_text(tree: object, compact: bool = False) -> str:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ecn_marl._errors import bad_value, unknown_name
-from ecn_marl._files import Output, check_output_folder, json_text, write_all
+from ecn_marl._files import check_output_folder, json_text, write_all
 from ecn_marl.errors import DamagedFile
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class TableWriter:
         self.columns[table] = {name: unit(name) for name in columns}
         content = _parquet(columns, self.facts) if self.suffix == "parquet" else _csv(columns)
         path = self._path(table, part)
-        write_all({path: Output("wb", lambda file: file.write(content))})
+        write_all({path: content})
 
     def close(self) -> None:
         """Note that all chunks are there."""
@@ -164,7 +164,7 @@ class TableWriter:
 
     def _index(self, complete: bool) -> None:
         text = json_text(self._content(complete)) + "\n"
-        write_all({self.folder / INDEX: Output("w", lambda file: file.write(text))})
+        write_all({self.folder / INDEX: text})
 
 
 def _content(index: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ecn_marl.cli import papers
+from ecn_marl.cli import papers, rate
 from ecn_marl.cli.app import app, examples_text
 from ecn_marl.cli.terminal import (
     SEARCHED,
@@ -209,7 +209,7 @@ def bench(
     --records takes a folder for each scenario or cell; the same command goes on with what is there.
     """
     from ecn_marl._errors import bad_value
-    from ecn_marl._files import Output, check_output, check_output_folder, json_text, write_all
+    from ecn_marl._files import check_output, check_output_folder, json_text, write_all
     from ecn_marl.experiments import plan as pl
     from ecn_marl.experiments.front import bench as bench_scenarios
     from ecn_marl.experiments.jobs import not_none
@@ -231,9 +231,11 @@ def bench(
         known = ("small", "smallest", "largest", "records", "overwrite")
         others = [name for name in changed if name not in known]
         refuse(changed, others, f"no such option with {RATES}")
-        kept_rates = (records, overwrite)
-        sizes = (small, smallest, largest)
-        _bench_rates(algorithms, seeds, sizes, out, results, as_json, kept_rates)
+        folder, sizes = out or Path("runs/bench-adpg"), (small, smallest, largest)
+        with _bars() as show, stops_in_one_line(AGAIN):
+            rate.bench(
+                folder, results, algorithms, seeds, sizes, as_json, show, (records, overwrite)
+            )
         return
     if papers.are_papers(scenarios):
         refuse(
@@ -291,25 +293,8 @@ def bench(
         )
     text = json_text(result.summary) + "\n"
     if results is not None:
-        write_all({results: Output("w", lambda file: file.write(text))})
+        write_all({results: text})
     typer.echo(text if as_json else f"{result!r}\n", nl=False)
-
-
-def _bench_rates(
-    algorithms: str | None,
-    seeds: int,
-    scenarios: tuple[bool, int | None, int | None],
-    out: Path | None,
-    results: Path | None,
-    as_json: bool,
-    records: tuple[Path | None, bool],
-) -> None:
-    """`bench adpg`, where flows are the agents."""
-    from ecn_marl.cli import rate
-
-    folder = out or Path("runs/bench-adpg")
-    with _bars() as show, stops_in_one_line(AGAIN):
-        rate.bench(folder, results, algorithms, seeds, scenarios, as_json, show, records)
 
 
 @app.command(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ecn_marl.cli.app import app, examples_text
-from ecn_marl.cli.terminal import Json, write_bytes
+from ecn_marl.cli.terminal import Json
 
 KINDS = (".py", ".csv", ".toml")
 
@@ -54,7 +53,7 @@ def examples(
 ) -> None:
     """List the example scripts and flow lists, or copy them to a folder."""
     from ecn_marl._errors import bad_value
-    from ecn_marl._files import Output, json_text, write_all
+    from ecn_marl._files import json_text, write_all
 
     names = example_files()
     if out is not None:
@@ -66,11 +65,7 @@ def examples(
             raise bad_value("DIR", str(out), f"a folder without {existing[0]}{others}")
         for parent in {out / name.parent for name in names}:
             parent.mkdir(parents=True, exist_ok=True)
-        copies = {}
-        for name in names:
-            data = (folder() / name).read_bytes()
-            copies[out / name] = Output("wb", partial(write_bytes, data))
-        write_all(copies)
+        write_all({out / name: (folder() / name).read_bytes() for name in names})
     rows = [{"name": str(name), "title": title(name)} for name in names]
     if as_json:
         typer.echo(json_text(rows))

@@ -141,15 +141,16 @@ def _export_run(
     from ecn_marl.baselines.exporting.onnx import SUFFIX, save_onnx
     from ecn_marl.cli import rate
     from ecn_marl.experiments.policies import RunOf
+    from ecn_marl.experiments.rate import is_rate_run
 
     if len(target) != 1:
         raise bad_value("POLICY", " ".join(target), "RUN, or sonic POLICY, or nvue POLICY")
     refuse(given, TO_SWITCH, "none without sonic or nvue")
     run = target[0]
-    if rate.is_run(run):
+    if is_rate_run(run):
         rate.export(run, out, checkpoint, int8, tree)
         return
-    rate.check_form(run, int8, tree)
+    refuse(given, ("int8", "tree"), f"no such option with {run}, whose agents are ports")
     if is_exported(run):
         refuse(given, ("checkpoint",), f"none: {run} is one policy")
         policy = read_exported(run)
@@ -172,7 +173,7 @@ def _export_to_switch(
     given: dict[str, Any],
 ) -> None:
     """Write thresholds for a switch, and print which ports have which profile."""
-    from ecn_marl._files import Output, write_all
+    from ecn_marl._files import write_all
     from ecn_marl.experiments import jobs as jb
     from ecn_marl.experiments import switch_export as se
 
@@ -183,7 +184,7 @@ def _export_to_switch(
     frame, ports = se.thresholds(policy, given["switch"], scenario, seed, checkpoint, fields)
     groups = se.groups_of(frame, ports, options.cell)
     text = se.configuration(groups, ports, options)
-    write_all({out: Output("w", lambda file: file.write(text))})
+    write_all({out: text})
     changes = sum(len(group.profiles) - 1 for group in groups)
     typer.echo(f"{out}: {len(groups)} profiles, {changes} changes")
     for group in groups:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +19,6 @@ from ecn_marl.cli.terminal import (
     Searches,
     Seed,
     show_tables,
-    write_bytes,
 )
 from ecn_marl.render.bars import progress
 
@@ -137,7 +135,7 @@ def spread(
     Where they hardly differ, thresholds do not matter. Where each setting is good for one part and
     bad for another, no static setting serves both.
     """
-    from ecn_marl._files import Output, check_output, json_text, write_all
+    from ecn_marl._files import check_output, json_text, write_all
     from ecn_marl.experiments import spread as sp
     from ecn_marl.experiments.jobs import not_none, parse_fields
     from ecn_marl.render.spread_plot import spread_plot, spread_table
@@ -155,7 +153,7 @@ def spread(
             progress=show,
         )
     if plot is not None:
-        write_all({plot: Output("wb", partial(write_bytes, spread_plot(result)))})
+        write_all({plot: spread_plot(result)})
     if as_json:
         typer.echo(json_text(result))
     else:
@@ -210,7 +208,7 @@ def audit(
     The diagnostics of "Probing Dec-POMDP Reasoning in Cooperative MARL", AAMAS 2026 (extra
     `audit`), beside their values for shuffled actions.
     """
-    from ecn_marl._files import Output, check_output, json_text, write_all
+    from ecn_marl._files import check_output, json_text, write_all
     from ecn_marl.experiments import audit as au
     from ecn_marl.experiments.jobs import not_none, parse_fields
     from ecn_marl.render.audit_table import audit_plot, audit_table
@@ -231,7 +229,7 @@ def audit(
             **options,
         )
     if plot is not None:
-        write_all({plot: Output("wb", partial(write_bytes, audit_plot(result)))})
+        write_all({plot: audit_plot(result)})
     if as_json:
         typer.echo(json_text(result))
     else:

@@ -60,7 +60,7 @@ def bench(
     Raises:
         ValueError: see `experiments.papers.run`.
     """
-    from ecn_marl._files import Output, write_all
+    from ecn_marl._files import write_all
     from ecn_marl.experiments.papers import SUITES, suite
     from ecn_marl.experiments.papers.outcome import outcome
     from ecn_marl.experiments.papers.publish import publish
@@ -96,7 +96,7 @@ def bench(
         outcomes.append(outcome(plan.suite, records, protocol(plan)))
     text, files = publish(outcomes, out, describe(), join(["ecn-marl", *sys.argv[1:]]))
     if results is not None:
-        write_all({results: Output("w", lambda file: file.write(text))})
+        write_all({results: text})
     if as_json:
         typer.echo(text, nl=False)
         return

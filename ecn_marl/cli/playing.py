@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +17,6 @@ from ecn_marl.cli.terminal import (
     RunMaxSteps,
     Seed,
     check_records,
-    write_bytes,
 )
 from ecn_marl.render.bars import Move, progress
 
@@ -159,11 +157,11 @@ def _played(arena: Arena, names: list[str], seed: int, show: Move) -> list[Side]
 
 def _write_film(sides: list[Side], out: Path, seed: int, suffix: str, fps: int) -> None:
     """Write the film, and print what is in it."""
-    from ecn_marl._files import Output, write_all
+    from ecn_marl._files import write_all
     from ecn_marl.render import player
 
     data = player.content(sides, seed, suffix, fps)
-    write_all({out: Output("wb", partial(write_bytes, data))})
+    write_all({out: data})
     first, size = sides[0], len(data) / 1e6
     flows = len(first.episode.flows)
     typer.echo(f"{out}: {first.env.horizon} intervals, {flows} flows, {size:.1f} MB")

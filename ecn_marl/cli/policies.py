@@ -23,6 +23,7 @@ from ecn_marl.cli.terminal import (
     check_checkpoint,
     check_records,
     draw_slowdown,
+    refuse,
     show_rates,
     show_results,
     workers_of,
@@ -97,18 +98,19 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Compare policies on the same tuning episodes, which no policy was trained on."""
-    from ecn_marl.cli import rate
     from ecn_marl.envs.rate.scenarios import RateScenario
     from ecn_marl.envs.registry import is_packets
     from ecn_marl.experiments import evaluation as ev
     from ecn_marl.experiments import jobs as jb
     from ecn_marl.experiments.evaluation import EPISODES, RATE_EPISODES
     from ecn_marl.experiments.policies import resolve
+    from ecn_marl.experiments.rate import is_rate_evaluation
 
     check_records(records, overwrite)
     check_checkpoint(checkpoint)
-    if of_flows := rate.is_evaluation(policies, scenario):
-        rate.check_options(jb.not_none(load=load, max_steps=max_steps))
+    if of_flows := is_rate_evaluation(policies, scenario):
+        others = jb.not_none(load=load, max_steps=max_steps)
+        refuse(others, others, "no such option where flows are the agents")
         options = jb.parse_fields(env or [], RateScenario)
         count, total = episodes or RATE_EPISODES, (episodes or RATE_EPISODES) * len(policies)
     else:

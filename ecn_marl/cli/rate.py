@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +32,6 @@ def is_about_rates(algorithm: str | None, resume: Path | None) -> bool:
     from ecn_marl.experiments import rate
 
     return algorithm in RATE_ALGORITHMS or (resume is not None and rate.is_rate_run(str(resume)))
-
-
-def is_evaluation(policies: list[str], scenario: str | None) -> bool:
-    """Whether an evaluation is of policies of rates."""
-    from ecn_marl.experiments import rate
-
-    return rate.is_rate_evaluation(policies, scenario)
 
 
 def train(
@@ -133,22 +125,6 @@ def _check_resumed(
             raise bad_value(name, value, allowed)
 
 
-def is_run(run: str) -> bool:
-    """Whether a run is of a learner of rates."""
-    from ecn_marl.experiments import rate
-
-    return rate.is_rate_run(run)
-
-
-def check_form(run: str, int8: bool, tree: int | None) -> None:
-    """Raise a ValueError for forms that only policies of flows have."""
-    from ecn_marl._errors import bad_value
-
-    for option, value in {"--int8": int8 or None, "--tree": tree}.items():
-        if value is not None:
-            raise bad_value(option, value, f"no such option with {run}, whose agents are ports")
-
-
 def export(run: str, out: Path, checkpoint: str, int8: bool, tree: int | None) -> None:
     """Write a policy to a file, and print what its decisions cost.
 
@@ -177,15 +153,6 @@ def export(run: str, out: Path, checkpoint: str, int8: bool, tree: int | None) -
         )
 
 
-def check_options(given: Mapping[str, object]) -> None:
-    """Raise a ValueError for options of `eval` that do not apply where flows are the agents."""
-    from ecn_marl._errors import bad_value
-
-    for name, value in given.items():
-        option = f"--{name.replace('_', '-')}"
-        raise bad_value(option, value, "no such option where flows are the agents")
-
-
 def bench(
     out: Path,
     results: Path | None,
@@ -212,8 +179,7 @@ def bench(
     Raises:
         ValueError: see `experiments.rate_bench`.
     """
-    from ecn_marl._files import Output, json_text, write_all
-    from ecn_marl.cli.terminal import write_bytes
+    from ecn_marl._files import json_text, write_all
     from ecn_marl.experiments import rate_bench as rb
     from ecn_marl.render.rate_bench_table import rate_bench_figure, rate_bench_tables
     from ecn_marl.speed.machine import describe
@@ -227,12 +193,12 @@ def bench(
     table, text = rate_bench_tables(result), json_text(result) + "\n"
     figure = rate_bench_figure(result)
     out.mkdir(parents=True, exist_ok=True)
-    outputs = {
-        out / "results.json": Output("w", lambda file: file.write(text)),
-        out / "table.md": Output("w", lambda file: file.write(table)),
-        out / "many_to_one.png": Output("wb", partial(write_bytes, figure)),
+    outputs: dict[Path, str | bytes] = {
+        out / "results.json": text,
+        out / "table.md": table,
+        out / "many_to_one.png": figure,
     }
     if results is not None:
-        outputs[results] = Output("w", lambda file: file.write(text))
+        outputs[results] = text
     write_all(outputs)
     typer.echo(text if as_json else table, nl=False)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ecn_marl.cli.app import app, examples_text
-from ecn_marl.cli.terminal import Json, Seed, show_tables, write_bytes
+from ecn_marl.cli.terminal import Json, Seed, show_tables
 
 if TYPE_CHECKING:
     from ecn_marl.envs.scenario import Scenario
@@ -56,7 +55,7 @@ def _draw_scenario(name: str, out: Path, seed: int) -> None:
     """A scenario as a picture."""
     from inspect import getdoc
 
-    from ecn_marl._files import Output, check_output, write_all
+    from ecn_marl._files import check_output, write_all
     from ecn_marl.envs.registry import SCENARIOS, make
     from ecn_marl.render.scenario_page import sample_traffic, scenario_png
 
@@ -64,7 +63,7 @@ def _draw_scenario(name: str, out: Path, seed: int) -> None:
     env = make(name)
     about = (getdoc(SCENARIOS[name]) or "").partition("\n")[0]
     data = scenario_png(env, sample_traffic(env, seed), about)
-    write_all({out: Output("wb", partial(write_bytes, data))})
+    write_all({out: data})
     typer.echo(f"{out}: {env!r}")
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -219,11 +219,6 @@ def stops_in_one_line(advice: str) -> Iterator[None]:
     except TrainingInterrupted as error:
         typer.echo(f"ecn-marl: {error}; {advice}", err=True)
         raise typer.Exit(128 + error.signal) from None  # as shells report a signal
-
-
-def write_bytes(data: bytes, file: BinaryIO) -> None:
-    """Write to an open file; the order of arguments suits `functools.partial`."""
-    file.write(data)
 
 
 def workers_of(workers: int, ray: str | None, slurm: str | None) -> int | str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,6 @@ from ecn_marl.cli.app import app, examples_text
 from ecn_marl.cli.terminal import (
     Json,
     show_tables,
-    write_bytes,
 )
 from ecn_marl.render.bars import progress
 
@@ -83,7 +81,7 @@ def validate(
     import time
 
     from ecn_marl._errors import bad_value
-    from ecn_marl._files import Output, check_output, check_output_folder, json_text, write_all
+    from ecn_marl._files import check_output, check_output_folder, json_text, write_all
     from ecn_marl.render.validation_table import all_lines, report, validation_table, verdict_text
     from ecn_marl.validation import expected as ex
     from ecn_marl.validation.pool import run_cases
@@ -108,17 +106,17 @@ def validate(
         done = run_cases(cases, show=show)
     seconds = time.perf_counter() - start
     lines = all_lines(done)
-    outputs, text = {}, json_text(report(done, seconds))
+    outputs: dict[Path, str | bytes] = {}
+    text = json_text(report(done, seconds))
     if out is not None:
-        outputs[out] = Output("w", lambda file: file.write(text + "\n"))
+        outputs[out] = text + "\n"
     if plots is not None:
         from ecn_marl.render.validation_plots import pages  # imports matplotlib, which is slow
 
         for name, png in pages(done).items():
-            outputs[plots / f"{name}.png"] = Output("wb", partial(write_bytes, png))
+            outputs[plots / f"{name}.png"] = png
     if write_expected is not None:
-        verdicts = ex.as_csv(lines)
-        outputs[write_expected] = Output("w", lambda file: file.write(verdicts))
+        outputs[write_expected] = ex.as_csv(lines)
     write_all(outputs)
     if as_json:
         typer.echo(text)
@@ -248,7 +246,7 @@ def speed(
     as_json: Json = False,
 ) -> None:
     """Measure steps per second, compile times and memory: median, range and interquartile range."""
-    from ecn_marl._files import Output, check_output, json_text, write_all
+    from ecn_marl._files import check_output, json_text, write_all
     from ecn_marl.speed import report
     from ecn_marl.speed.programs import parse_counts
     from ecn_marl.speed.timing import Plan
@@ -273,7 +271,7 @@ def speed(
     result = report.run(request, lambda task: typer.echo(f"speed: {task}", err=True))
     text = json_text(result)
     if out is not None:
-        write_all({out: Output("w", lambda file: file.write(text + "\n"))})
+        write_all({out: text + "\n"})
     if as_json:
         typer.echo(text)
         return

@@ -27,7 +27,7 @@ from ecn_marl.baselines.training.logs import read_rows
 from ecn_marl.envs.actions import STATIC_ECN
 from ecn_marl.envs.registry import make, out_of_view
 from ecn_marl.experiments.compare import ORACLES
-from ecn_marl.experiments.json_files import json_types, output, save_json
+from ecn_marl.experiments.json_files import json_types, save_json
 from ecn_marl.experiments.policies import resolve
 from ecn_marl.experiments.searches import shipped_search
 from ecn_marl.experiments.sources import code, own_sources
@@ -153,4 +153,4 @@ def draw_learning_curve(folder: Path, show: Show | None = None) -> None:
         window,
         config.get("best_by", "reward"),
     )
-    write_all({folder / CURVE: output(content)})
+    write_all({folder / CURVE: content})

@@ -29,7 +29,7 @@ from jaxtyping import Array, PyTree
 from ecn_marl import lanes
 from ecn_marl._checks import Real, Whole, check_seed, check_value
 from ecn_marl._errors import bad_value, unknown_name
-from ecn_marl._files import Output, json_text, write_all
+from ecn_marl._files import json_text, write_all
 from ecn_marl._tables import Coded, Column, Tables, check_folder
 from ecn_marl.baselines.evaluation.episodes import BATCH, decide, thresholds, with_memory
 from ecn_marl.baselines.evaluation.own_policies import HostPolicy
@@ -125,7 +125,7 @@ def record(
         recording.close()
     dataset = Dataset(folder)
     text = json_text(croissant.metadata(dataset)) + "\n"
-    write_all({folder / croissant.FILE: Output("w", lambda file: file.write(text))})
+    write_all({folder / croissant.FILE: text})
     return dataset
 
 

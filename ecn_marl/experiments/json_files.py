@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ecn_marl._files import Output, json_text, write_all
+from ecn_marl._files import json_text, write_all
 
 
 def json_types(
@@ -28,11 +28,6 @@ def json_types(
     return plain
 
 
-def output(content: str | bytes) -> Output:
-    """A text or binary file with this content, for `write_all`."""
-    return Output("w" if isinstance(content, str) else "wb", lambda file: file.write(content))
-
-
 def save_json(file: Path, tree: object) -> None:
     """Write a tree of dicts and lists; numbers that are not finite become null."""
-    write_all({file: output(json_text(tree) + "\n")})
+    write_all({file: json_text(tree) + "\n"})

@@ -20,7 +20,6 @@ from ecn_marl._errors import bad_value
 from ecn_marl._files import json_text, write_all
 from ecn_marl.experiments.backends import ON_PACKETS, agreements
 from ecn_marl.experiments.compare import BASELINE, compare, overall
-from ecn_marl.experiments.json_files import output
 from ecn_marl.experiments.marl_eval import marl_eval
 from ecn_marl.experiments.records import SUFFIXES, Record
 
@@ -146,9 +145,9 @@ def publish(
         RESULTS: json_text(result) + "\n",
         MARL_EVAL: json.dumps(marl_eval(scenarios), allow_nan=False) + "\n",
     }
-    outputs = {out / name: output(text) for name, text in texts.items()}
+    outputs: dict[Path, str | bytes] = {out / name: text for name, text in texts.items()}
     for name, picture in _figures(scenarios, result).items():
-        outputs[out / FIGURES / name] = output(picture)
+        outputs[out / FIGURES / name] = picture
     (out / FIGURES).mkdir(parents=True, exist_ok=True)
     write_all(outputs)  # all files or none: tables and figures always are of the same records
     return result, list(outputs)

@@ -23,7 +23,6 @@ import numpy as np
 
 from ecn_marl._errors import bad_value
 from ecn_marl._files import without_nan, write_all
-from ecn_marl.experiments.json_files import output
 
 if TYPE_CHECKING:  # reading records and making tables of them must not load JAX
     from ecn_marl.baselines.evaluation.episodes import Evaluation
@@ -142,7 +141,7 @@ class Record:
         if _suffix(path) == ".json.gz":
             # Without a time stamp, so that equal records make equal bytes.
             data = gzip.compress(data, compresslevel=9, mtime=0)
-        write_all({path: output(data)})
+        write_all({path: data})
 
     @classmethod
     def load(cls, path: Path) -> Record:

@@ -43,7 +43,7 @@ from ecn_marl.baselines.training.loop import TrainingDiverged
 from ecn_marl.baselines.training.spaces import Choice, LogUniform, Space
 from ecn_marl.envs.registry import lookup, make
 from ecn_marl.experiments.executors import executor, once_free
-from ecn_marl.experiments.json_files import json_types, output, save_json
+from ecn_marl.experiments.json_files import json_types, save_json
 from ecn_marl.experiments.recipes import LEARNERS, Recipe, Tuning, recipe, with_settings
 from ecn_marl.experiments.sources import code, own_sources
 from ecn_marl.experiments.taught import with_teacher
@@ -276,7 +276,7 @@ def _open(search: Search, out: Path) -> list[dict[str, Any]]:
     lines = log.read_text().splitlines(keepends=True) if log.is_file() else []
     complete = [line for line in lines if line.endswith("\n")]
     if len(complete) < len(lines):
-        write_all({log: output("".join(complete))})
+        write_all({log: "".join(complete)})
     return [json.loads(line) for line in complete]
 
 

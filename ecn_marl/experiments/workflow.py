@@ -21,7 +21,7 @@ from ecn_marl.baselines.training.logs import METRICS, read_rows
 from ecn_marl.envs.registry import lookup
 from ecn_marl.experiments.job_files import FILE, toml_of
 from ecn_marl.experiments.jobs import Job
-from ecn_marl.experiments.json_files import output, save_json
+from ecn_marl.experiments.json_files import save_json
 from ecn_marl.experiments.policies import resolve
 from ecn_marl.experiments.results import Result
 from ecn_marl.experiments.searches import shipped
@@ -88,7 +88,7 @@ def train(
     session = replace(session or Session(), progress=progress)
     if resume:
         metrics = resume_run(folder, steps=job.steps, session=session).metrics
-        write_all({folder / FILE: output(job_text(job))})
+        write_all({folder / FILE: job_text(job)})
         return metrics
     return train_run(
         job.algorithm,
@@ -158,7 +158,7 @@ def draw_evaluation(folder: Path, result: Result) -> None:
     port, series = queue_series(env, env.default_params, controllers, summary["seed"])
     title = f"Queue of {port} in {arena.scenario}, evaluation seed {summary['seed']}, episode 0"
     content = queues(series, title)
-    write_all({folder / QUEUES: output(content)})
+    write_all({folder / QUEUES: content})
     # Episodes so short that no flow is measured have no J either.
     if result.tables is not None and result.flows["measured"].any():
         save(result.plot.slowdown(), folder / SLOWDOWN)

@@ -267,7 +267,7 @@ def test_play_writes_the_page_whole_or_not_at_all(
     def full(*_):
         raise OSError(28, "No space left on device", str(out))
 
-    monkeypatch.setattr("ecn_marl.cli.playing.write_bytes", full)
+    monkeypatch.setattr("os.replace", full)
     assert CliRunner().invoke(app, command).exit_code == 2
     assert out.read_bytes() == before and list(tmp_path.iterdir()) == [out]
 

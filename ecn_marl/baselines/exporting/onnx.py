@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ecn_marl._errors import bad_value
-from ecn_marl._files import Output, write_all
+from ecn_marl._files import write_all
 from ecn_marl.baselines.exporting.policy import NORM_EPSILON, Policy
 
 OPSET, IR_VERSION = 17, 8
@@ -119,7 +119,7 @@ def save_onnx(policy: Policy, path: str | Path) -> None:
         ValueError: onnx is not installed.
     """
     data = onnx_model(policy).SerializeToString()
-    write_all({Path(path): Output("wb", lambda file: file.write(data))})
+    write_all({Path(path): data})
 
 
 def _network(graph: _Graph, policy: Policy) -> str:

@@ -37,7 +37,7 @@ from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
 from ecn_marl._errors import bad_value, unknown_name
-from ecn_marl._files import Output, write_all
+from ecn_marl._files import write_all
 from ecn_marl._imports import restore_imports
 from ecn_marl.errors import DamagedCheckpoint, DamagedFile, InvalidValue, VersionWarning
 
@@ -339,7 +339,7 @@ def _stored(state: PyTree) -> dict[str, jax.Array | jax.ShapeDtypeStruct]:
 def write_json(path: Path, content: object) -> None:
     """Write a JSON file whole or not at all."""
     text = json.dumps(content, indent=2) + "\n"
-    write_all({path: Output("w", lambda file: file.write(text))})
+    write_all({path: text})
 
 
 def read_config(run: str | Path, needed: Mapping[str, type] = RUN_OF_PORTS) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from ecn_marl._errors import bad_value
 from ecn_marl._files import json_text, write_all
-from ecn_marl.experiments.json_files import output
 from ecn_marl.experiments.papers import suite
 from ecn_marl.experiments.papers.outcome import claims_csv, figures_csv, outcome
 from ecn_marl.experiments.papers.run import read_results
@@ -49,7 +48,7 @@ def publish(
         REPORT: report_html(plain, machine, command),
     }
     out.mkdir(parents=True, exist_ok=True)
-    outputs = {out / name: output(content) for name, content in texts.items()}
+    outputs = {out / name: content for name, content in texts.items()}
     write_all(outputs)
     return text, list(outputs)
 
