@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 from jaxtyping import Array, Bool, Float, PyTree
 
@@ -179,12 +178,7 @@ class PQN(Trainer):
         else:
             self.net = Mlp(config.hidden, *args, normalised=True)
         steps = config.anneal_updates * config.epochs * config.minibatches
-        transform = adam(config.lr, config.max_grad_norm, steps)
-        if not config.shared:
-            # Mapped over agents, so that each one's gradient is clipped by its own norm.
-            each = jax.vmap(transform.init), jax.vmap(transform.update)
-            transform = optax.GradientTransformation(*each)
-        self.opt = transform
+        self.opt = adam(config.lr, config.max_grad_norm, steps, config.shared)
 
     def init(self, key: jax.Array, params: PyTree) -> TrainState:
         """A fresh network, and fresh environments in different phases of their episodes."""

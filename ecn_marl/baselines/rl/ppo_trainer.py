@@ -53,22 +53,6 @@ from ecn_marl.baselines.training.trainer import Network, Trainer
 from ecn_marl.envs.interface import Environment, PortEnvironment
 
 
-def optimiser(config: PPOConfig, lr: float, shared: bool = True) -> optax.GradientTransformation:
-    """Adam; for parameters with a leading axis of agents, one for each.
-
-    Args:
-        config: settings.
-        lr: learning rate at the start.
-        shared: whether all agents have the same parameters.
-    """
-    steps = config.anneal_updates * config.epochs * config.minibatches
-    transform = adam(lr, config.max_grad_norm, steps)
-    if shared:
-        return transform
-    # Mapped over agents, so that each one's gradient is clipped by its own norm.
-    return optax.GradientTransformation(jax.vmap(transform.init), jax.vmap(transform.update))
-
-
 class PPOTrainer(Trainer):
     """An actor for every port, a critic, and PPO's update of both.
 
@@ -103,9 +87,10 @@ class PPOTrainer(Trainer):
         if config.follow_j:
             class_weights.check(env)
         self.actor = self.agent_network(self.head.outputs, 0.01)
-        self.actor_opt = optimiser(config, config.actor_lr, config.shared)
-        shared = config.shared or self.one_critic
-        self.critic_opt = optimiser(config, config.critic_lr, shared)
+        norm, shared = config.max_grad_norm, config.shared
+        steps = config.anneal_updates * config.epochs * config.minibatches
+        self.actor_opt = adam(config.actor_lr, norm, steps, shared)
+        self.critic_opt = adam(config.critic_lr, norm, steps, shared or self.one_critic)
 
     def agent_network(self, outputs: int, last_scale: float = 1.0) -> nn.Module:
         """A network from an agent's observation to outputs, with a memory if that is set."""

@@ -349,7 +349,7 @@ class QLearner:
         """
         self.net, self.head, self.shared, self.double = net, head, shared, double
         self.target_every, self.polyak = target_every, polyak
-        self.opt = adam(rate, max_grad_norm, anneal_steps)
+        self.opt = adam(rate, max_grad_norm, anneal_steps, shared)
 
     def init(
         self,
@@ -370,9 +370,8 @@ class QLearner:
         params = init_network(self.net, key, features, num_agents, self.shared)
         if moments is not None:
             params = standardise(params, *moments)
-        opt = self.opt.init(params) if self.shared else jax.vmap(self.opt.init)(params)
         target = jax.tree.map(jnp.copy, params)  # a copy: the same buffer cannot be donated twice
-        return QState(params, target, opt, jnp.zeros((), jnp.int32), self.polyak)
+        return QState(params, target, self.opt.init(params), jnp.zeros((), jnp.int32), self.polyak)
 
     def values(
         self, params: PyTree, obs: Float[Array, "*b agents features"]
@@ -409,8 +408,7 @@ class QLearner:
     ) -> tuple[QState, dict[str, Array]]:
         """One gradient step, and a new target network when it is due."""
         grad, metrics = jax.grad(self.loss, has_aux=True)(state.params, state.target, batch, weight)
-        update = self.opt.update if self.shared else jax.vmap(self.opt.update)
-        step, opt = update(grad, state.opt, state.params)
+        step, opt = self.opt.update(grad, state.opt, state.params)
         params = optax.apply_updates(state.params, step)
         steps = state.steps + 1
         due = steps % self.target_every == 0
