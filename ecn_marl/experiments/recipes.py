@@ -7,7 +7,7 @@ papers' Q-learners with `-fct` in their names. A recipe cannot change the traffi
 episode or the number of steps: all learners of a scenario train for `steps_of(scenario)`.
 
 Settings that `ecn-marl tune` found stand here with the budget of the search. All learners of the
-benchmark's reward had the same budget, but for those in `UNTUNED`, which had none. The papers'
+benchmark's reward had the same budget, but for those without `tuning`, which had none. The papers'
 learners have the settings that these state.
 """
 
@@ -362,9 +362,6 @@ LEARNT = (
 )
 """Scenarios that the generalist learns in. `websearch-star-v0`, `near-far-v0`, `lost-link-v0` and
 `storage-train-full-v0` are left to try it in others."""
-
-UNTUNED = ("gnn", "dagger", "sac", "pqn", "vdn", GENERALIST)
-"""Learners of the benchmark's reward whose settings no search has found yet."""
 
 RECIPES: dict[str, dict[str, Recipe]] = {}
 """Other recipes in single scenarios, by scenario and learner, as `ecn-marl tune` prints them."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module, resources
 from importlib.metadata import version
@@ -39,6 +38,8 @@ WINDOW_MS = 50.0
 SLOTS = 256
 """Flow slots of the replay, as in the validation: no flow of the list has to wait for one."""
 WARM_MS = 5.0
+BATCH = 64
+"""Replays at once, beside one alone."""
 AT_ONCE = 100
 """Samples per call of the compiled program."""
 
@@ -142,41 +143,30 @@ def packet_rows() -> list[dict[str, Any]]:
     ]
 
 
-@dataclass(frozen=True)
-class Replays:
-    """Replays of the recorded flow list side by side, see `replay_row`.
-
-    Attributes:
-        count: replays at once; they differ in their seed.
-        devices: devices at most.
-        dt_us: substep, µs.
-        window_ms: simulated time of a run, ms.
-    """
-
-    count: int
-    devices: int = 1
-    dt_us: float = default_dt_us(SENDERS[PROFILE])
-    window_ms: float = WINDOW_MS
-
-
-def replay_row(job: Replays, runs: int) -> dict[str, Any]:
+def replay_row(
+    count: int, runs: int, devices: int = 1, window_ms: float = WINDOW_MS
+) -> dict[str, Any]:
     """Speed of our replay of the recorded leaf-spine case over the same time window.
 
     Every run starts from an empty network, as the recorded one did.
+
+    Args:
+        count: replays at once; they differ in their seed.
+        runs: number of runs.
+        devices: devices at most.
+        window_ms: simulated time of a run, ms.
 
     Returns:
         A row like those of `packet_rows`, with `sim_ms_per_wall_s` summed over the replays, and
         `flow_substeps_per_s`.
     """
-    used_devices = fitting_devices(job.count, job.devices)
+    used_devices, dt_us = fitting_devices(count, devices), default_dt_us(SENDERS[PROFILE])
     flows = recorded.flow_list(LIST)
-    settings = Settings(
-        transport=SENDERS[PROFILE], dt_us=job.dt_us, duration_ms=job.window_ms, slots=SLOTS
-    )
+    settings = Settings(transport=SENDERS[PROFILE], dt_us=dt_us, duration_ms=window_ms, slots=SLOTS)
     sim = settings.simulator(leaf_spine(4, 8, 2), np.asarray(flows["start_ns"], np.float64))
-    params = sim.default_params(traffic=(schedule(flows, job.dt_us),))
+    params = sim.default_params(traffic=(schedule(flows, dt_us),))
     ecn = scaled_ecn(params.net, *ECN[SETTING])
-    keys = jax.random.split(jax.random.key(0), job.count)
+    keys = jax.random.split(jax.random.key(0), count)
 
     @partial(lanes.mapped, updates={0: 0})
     def advanced(state: SimState, total: Array, params: PyTree) -> tuple[SimState, Array]:
@@ -197,7 +187,7 @@ def replay_row(job: Replays, runs: int) -> dict[str, Any]:
     run = per_device(jax.vmap(one_replay, (0, None, None)), mesh, shared=(1, 2))
     keys = shard_envs(keys, mesh)
     program = compiled(run, keys, params, jnp.int32(1))
-    warm = round(min(WARM_MS, job.window_ms) * 1e3 / SAMPLE_US)
+    warm = round(min(WARM_MS, window_ms) * 1e3 / SAMPLE_US)
     jax.block_until_ready(program.call(keys, params, jnp.int32(warm)))
     samples = settings.samples
 
@@ -207,24 +197,18 @@ def replay_row(job: Replays, runs: int) -> dict[str, Any]:
     timing = repeat(advance, 1, runs)
     substeps = samples * settings.substeps
     return {
-        "name": f"replay, {RECORDED} {PROFILE} {SETTING}, dt = {job.dt_us:g} µs",
-        "lanes": job.count,
+        "name": f"replay, {RECORDED} {PROFILE} {SETTING}, dt = {dt_us:g} µs",
+        "lanes": count,
         "devices": used_devices,
         "repetitions": runs,
         "compile_s": program.compile_s,
-        "sim_ms_per_wall_s": timing.rate(job.window_ms * job.count),
-        "flow_substeps_per_s": timing.rate(job.count * SLOTS * substeps),
+        "sim_ms_per_wall_s": timing.rate(window_ms * count),
+        "flow_substeps_per_s": timing.rate(count * SLOTS * substeps),
         "cores_used": timing.cores_used,
         "note": "",
     }
 
 
-def replays(
-    plan: Plan, devices: int, batch: int = 64, window_ms: float = WINDOW_MS
-) -> list[dict[str, Any]]:
+def replays(plan: Plan, devices: int) -> list[dict[str, Any]]:
     """Our replay, alone and in a batch, over the recorded time window."""
-    single = Replays(1, 1, window_ms=window_ms)
-    return [
-        replay_row(job, plan.runs)
-        for job in (single, replace(single, count=batch, devices=devices))
-    ]
+    return [replay_row(1, plan.runs), replay_row(BATCH, plan.runs, devices)]

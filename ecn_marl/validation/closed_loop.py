@@ -8,7 +8,6 @@ are means of several seeds, and recorded values are means of two.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
@@ -223,13 +222,3 @@ def _compare(episode: int) -> Outcome:
             Slowdowns(f"restore-serve episode {episode}", policy, payload, packets, simulated)
         )
     return Outcome(lines, slowdowns=curves)
-
-
-def pooled(outcomes: list[Outcome]) -> dict[str, tuple[float, float]]:
-    """J by policy, recorded and ours: means over seeds, geometric means over all episodes."""
-    lines = [line for outcome in outcomes for line in outcome.lines if line.quantity == "J"]
-    logs = {policy: np.zeros(2) for policy in POLICIES}
-    for policy, line in itertools.product(POLICIES, lines):
-        if line.case.endswith(policy):
-            logs[policy] += np.log([line.reference, line.simulated]) / len(EPISODES)
-    return {policy: tuple(np.exp(pair)) for policy, pair in logs.items()}

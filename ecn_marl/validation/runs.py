@@ -97,11 +97,6 @@ PACKETS = "ECN_MARL_VALIDATE_PACKETS"
 simulated instead of the fluid, in as many runs (it reaches the worker processes)."""
 
 
-def on_packets(seeds: int) -> None:
-    """Simulate packets, in this process and the workers it starts; so many runs of everything."""
-    os.environ[PACKETS] = str(seeds)
-
-
 def packet_seeds() -> int:
     """Runs of everything if packets are simulated, else 0."""
     return int(os.environ.get(PACKETS, 0))

@@ -30,6 +30,7 @@ from ecn_marl.experiments.records import Record
 from ecn_marl.render import papers as rp
 
 TINY = {"envs": 2, "rollout": 5, "minibatches": 2, "epochs": 1, "batch": 4, "hidden": (4,)}
+VERDICTS = ("reproduced", "beyond", "weaker", "too wide", "not", "opposite")
 MACHINE = {"processor": "a <processor>", "versions": {"ecn-marl": "0", "jax": "0"}}
 
 
@@ -240,7 +241,7 @@ def test_verdicts(paper, low, high, relative, want):
 @pytest.mark.parametrize("seeds", [None, 1, 2, 3, 5])
 def test_learners_of_less_than_three_seeds_have_no_verdict(paper, unit, seeds):
     plain = measures.verdict(paper, Measured(-4.0, -6.0, -2.0), unit)
-    assert plain in measures.VERDICTS
+    assert plain in VERDICTS
     few = seeds in (1, 2)
     figure = Measured(-4.0, -6.0, -2.0, seeds=seeds)
     assert measures.verdict(paper, figure, unit) == ("too few seeds" if few else plain)
@@ -372,7 +373,7 @@ def test_the_report_has_every_claim_and_every_note(shown, results, tmp_path):
     assert "http" not in page.replace("http-equiv", ""), "one file, nothing from elsewhere"
     rows = list(csv.DictReader((tmp_path / "claims.csv").open()))
     assert len(rows) == 4 * len(plan.suite.claims)
-    known = {*measures.VERDICTS, measures.FEW, measures.UNLEARNT, "invalid", ""}
+    known = {*VERDICTS, measures.FEW, measures.UNLEARNT, "invalid", ""}
     assert {row["verdict"] for row in rows} <= known
     ours = next(r for r in rows if r["claim"] == "overall-acc" and r["column"] == "published")
     want = plan.suite.claims[0].measure(results, "published")

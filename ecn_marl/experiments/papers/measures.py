@@ -405,8 +405,6 @@ class Extreme:
         return picked(found, self.pick)
 
 
-VERDICTS = ("reproduced", "beyond", "weaker", "too wide", "not", "opposite")
-
 FEW, MIN_SEEDS = "too few seeds", 3
 """The verdict on learners of fewer seeds than that: an interval over one or two says little."""
 
@@ -430,7 +428,7 @@ def verdict(paper: float, measured: Measured | None, relative: bool) -> str:
         relative: whether it is a change, to be read against 0.
 
     Returns:
-        One of `VERDICTS`; `invalid` if the measurement does not count, `FEW` if a learner has too
+        One of these; `invalid` if the measurement does not count, `FEW` if a learner has too
         few seeds, `UNLEARNT` if one earns less than a static setting, empty if there is no
         measurement.
     """

@@ -8,11 +8,12 @@ There are no claims: the table shows whether a learner earns its own reward, and
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ecn_marl.experiments.papers import pet
 from ecn_marl.experiments.papers import rows as rw
-from ecn_marl.experiments.papers.suite import Cell, Row, Suite, Training
+from ecn_marl.experiments.papers.suite import Row, Suite
 
 
 def _pet(name: str, title: str, **changes: Any) -> Row:
@@ -53,28 +54,13 @@ def suite(small: bool) -> Suite:
         small: whether it is the small network.
     """
     whole = pet.suite(small)
-    training, cell = whole.training("websearch"), whole.cell("websearch-60")
     rows = (rw.PET, rw.PET_READING, rw.ACC, rw.ACC_READING, *ALTERNATIVES)
     static = (*rw.STATIC, rw.REFERENCES[0])
     return Suite(
         name="readings",
         title="Readings of PET and ACC: what each choice gives",
-        trainings=(
-            Training(
-                "websearch", training.scenario, training.options, training.steps, training.randomise
-            ),
-        ),
-        cells=(
-            Cell(
-                cell.name,
-                cell.where,
-                cell.scenario,
-                "websearch",
-                rw.names(rows, static),
-                cell.options,
-                cell.x,
-            ),
-        ),
+        trainings=(whole.training("websearch"),),
+        cells=(replace(whole.cell("websearch-60"), rows=rw.names(rows, static)),),
         rows=(*rows, *static),
         claims=(),
         notes=whole.notes,
