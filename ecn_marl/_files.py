@@ -91,6 +91,13 @@ def json_text(tree: object, compact: bool = False) -> str:
     return json.dumps(without_nan(tree), allow_nan=False, **form)
 
 
+def with_lists(tree: object) -> Any:
+    """The same tree as it is read back from JSON, with lists for tuples."""
+    if isinstance(tree, Mapping):
+        return {name: with_lists(x) for name, x in tree.items()}
+    return [with_lists(x) for x in tree] if isinstance(tree, list | tuple) else tree
+
+
 def without_nan(tree: object) -> Any:
     """The same tree with `None` for numbers that are not finite."""
     if isinstance(tree, dict):

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecn_marl._errors import bad_value
+from ecn_marl._files import with_lists
 from ecn_marl._imports import restore_imports
 from ecn_marl.baselines.exporting.export import head_header
 from ecn_marl.baselines.exporting.files import PRETRAINED, policy_file, read_policy
@@ -241,10 +242,4 @@ class Speaking(Exported):
 
 def _same(options: Mapping[str, object], actions: Mapping[str, object]) -> bool:
     """Whether options of a codec are those of a header, where lists stand for tuples."""
-    return bool(_plain(options) == _plain(actions["options"]))
-
-
-def _plain(value: object) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(x) for name, x in value.items()}
-    return [_plain(x) for x in value] if isinstance(value, list | tuple) else value
+    return bool(with_lists(options) == with_lists(actions["options"]))

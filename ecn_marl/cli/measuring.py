@@ -270,6 +270,7 @@ def reward_reference(
     from ecn_marl.baselines.search import Effort
     from ecn_marl.experiments import reward_references as rr
     from ecn_marl.experiments.jobs import parse_fields
+    from ecn_marl.experiments.json_files import save_json
     from ecn_marl.render.tables import reference_table
 
     check_output("--out", out)
@@ -284,7 +285,7 @@ def reward_reference(
             effort=Effort(episodes=search_episodes),
             progress=show,
         )
-    rr.write_references(out, references)
+    save_json(out, references)
     if as_json:
         typer.echo(json_text(references))
     else:

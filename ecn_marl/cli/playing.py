@@ -93,8 +93,9 @@ def play(
                 "overwrite": overwrite,
                 "allow_flagged": True,
                 "backend": backend,
+                "show": lambda done, note="": None,
             }
-            ev.evaluate(names, scenario, episodes=1, seed=seed, show=_silent, **kept, **options)
+            ev.evaluate(names, scenario, episodes=1, seed=seed, **kept, **options)
     _write_film(sides, out, seed, suffix, fps)
 
 
@@ -168,7 +169,3 @@ def _write_film(sides: list[Side], out: Path, seed: int, suffix: str, fps: int) 
     for side in sides:
         counts = player.accounts(side.episode).items()
         typer.echo(f"{side.label}: " + ", ".join(f"{name} {count:,.0f}" for name, count in counts))
-
-
-def _silent(done: float, note: str = "") -> None:
-    """Shows nothing."""

@@ -177,6 +177,7 @@ def replay(
     from ecn_marl._errors import bad_value
     from ecn_marl._files import Output, check_output, json_text, write_all
     from ecn_marl.envs.registry import is_packets
+    from ecn_marl.experiments.jobs import not_none
     from ecn_marl.experiments.replay_records import write_replay
     from ecn_marl.render.tables import replay_tables
     from ecn_marl.sim import replay as rp
@@ -195,12 +196,12 @@ def replay(
         raise bad_value("--queues", str(queues), "a file other than --out")
     if out_format not in ("csv", "hpcc") or (out_format == "hpcc" and out is None):
         raise bad_value("--format", out_format, "csv, or hpcc with --out FILE")
-    links = _given(gbps=link_gbps, uplink_gbps=uplink_gbps, delay_us=delay_us)
+    links = not_none(gbps=link_gbps, uplink_gbps=uplink_gbps, delay_us=delay_us)
     if links and is_file(topology):
         allowed = f"none of --link-gbps, --uplink-gbps, --delay-us beside {topology}"
         raise bad_value("rates and delays", links, allowed)
     case = read_case(flows, topology, config, **links)
-    given = _given(
+    given = not_none(
         transport=transport,
         duration_ms=duration_ms,
         buffer_mib=buffer_mib,
@@ -273,8 +274,3 @@ def _thresholds(ecn: str, topology: Topology) -> dict[str, Any]:
     if name in STATIC_ECN and name not in PUBLISHED:
         return {"ecn": setting, "ecn_gbps": BASE_GBPS}
     return {"ecn": setting}
-
-
-def _given(**options: object) -> dict[str, Any]:
-    """Options that were given."""
-    return {name: value for name, value in options.items() if value is not None}

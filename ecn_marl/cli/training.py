@@ -349,6 +349,7 @@ def _report(
     from ecn_marl.experiments import curves as cv
     from ecn_marl.experiments import evaluation as ev
     from ecn_marl.experiments import workflow as wf
+    from ecn_marl.experiments.json_files import save_json
 
     result: dict[str, Any] = {"run": str(folder), "training": last_row}
     evaluated = None
@@ -365,7 +366,7 @@ def _report(
                 show=show,
             )
         result["evaluation"] = evaluated.summary
-        wf.write_evaluation(folder, evaluated.summary)
+        save_json(folder / wf.EVALUATION, evaluated.summary)
     show_results(result, as_json)  # before the plots: results appear even if a plot fails
     with progress("evaluate references", "%", 100.0, quiet=as_json) as show:
         cv.draw_learning_curve(folder, show)

@@ -31,6 +31,7 @@ from ecn_marl._checks import Real, Whole, check_seed, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._files import json_text, write_all
 from ecn_marl._tables import Coded, Column, Tables, check_folder
+from ecn_marl.baselines.bound import decision_kind
 from ecn_marl.baselines.evaluation.episodes import BATCH, decide, thresholds, with_memory
 from ecn_marl.baselines.evaluation.own_policies import HostPolicy
 from ecn_marl.baselines.evaluation.streams import training_key
@@ -162,7 +163,7 @@ def _about(
 ) -> dict[str, Any]:
     """What the dataset is of, and the options of `make` that give its observations and actions."""
     env = ready[0][1]
-    set_directly = any(_sets_thresholds(env, controller) for _, env, controller in ready)
+    set_directly = any(decision_kind(env, controller) is not Array for _, env, controller in ready)
     if set_directly and (env.agent_kind != PORT or env.per_queue):
         allowed = "policies that choose among actions, where agents are not ports, or set queues"
         raise bad_value("policies", [member.name for member, _, _ in ready], allowed)
@@ -186,17 +187,6 @@ def _about(
         "width": env.width,
         "episodes": episodes,
     }
-
-
-def _sets_thresholds(env: EcnEnv, controller: Any) -> bool:
-    """Whether a controller sets thresholds without decoding an action."""
-    policy = with_memory(controller)
-
-    def first(key: jax.Array) -> PyTree:
-        obs, _ = env.reset(key, env.default_params)
-        return decide(policy, key, obs, policy.init())[0]
-
-    return isinstance(jax.eval_shape(first, jax.random.key(0)), Ecn)
 
 
 def _is_json(value: object) -> bool:

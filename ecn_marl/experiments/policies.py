@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ecn_marl._errors import bad_value
+from ecn_marl._files import with_lists
 from ecn_marl.baselines.dynamic import PREFIX as DYNAMIC
 from ecn_marl.baselines.dynamic import Dynamic
 from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController
@@ -450,16 +451,7 @@ def arena(policies: Sequence[str | Named], scenario: str | None, **overrides: ob
 def _check_view(named: Named, view: Mapping[str, Any], overrides: Mapping[str, object]) -> None:
     """Refuse options that a policy brings along itself, with other values."""
     for name in VIEW:
-        if name in overrides and _plain(overrides[name]) != _plain(view.get(name)):
+        if name in overrides and with_lists(overrides[name]) != with_lists(view.get(name)):
             own = repr(view[name]) if name in view else "the scenario's"
             allowed = f"{own}, what {named.name} was trained with (leave it out)"
             raise bad_value(name, overrides[name], allowed)
-
-
-def _plain(value: object) -> object:
-    """JSON's form: lists for tuples, whole reals as they are."""
-    if isinstance(value, list | tuple):
-        return [_plain(x) for x in value]
-    if isinstance(value, Mapping):
-        return {name: _plain(x) for name, x in value.items()}
-    return value

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,7 +26,7 @@ from ecn_marl.envs.interface import PortEnvironment
 from ecn_marl.envs.registry import lookup, make, resolve_scenario
 from ecn_marl.envs.reward_reference import fingerprint, reward_facts
 from ecn_marl.experiments.compare import ORACLES
-from ecn_marl.experiments.json_files import json_types, save_json
+from ecn_marl.experiments.json_files import json_types
 from ecn_marl.experiments.recipes import LEARNERS, PAPERS
 from ecn_marl.experiments.searches import find, shipped
 from ecn_marl.experiments.sources import code
@@ -218,8 +217,3 @@ def _headroom(name: str, reward: str, oracle: np.ndarray, other: np.ndarray) -> 
         "spread": deviation,
     }
     return {key: float(f"{x:.7g}") for key, x in row.items()}
-
-
-def write_references(file: Path, references: Mapping[str, object]) -> None:
-    """Write what `measure` returned."""
-    save_json(file, dict(references))

@@ -195,12 +195,7 @@ def _train_there(plan: Comparison, site: Site, name: str) -> None:
 
 def quiet(task: str) -> Show:
     """`show` of a worker: nothing."""
-    del task
-    return _unseen
-
-
-def _unseen(done: float, note: str = "") -> None:
-    pass
+    return lambda done, note: None
 
 
 def train(plan: Comparison, site: Site, name: str, show: Callable[[str], Show]) -> None:

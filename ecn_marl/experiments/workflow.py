@@ -5,7 +5,7 @@ Policies are named as in `experiments.policies`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from ecn_marl.baselines.training.logs import METRICS, read_rows
 from ecn_marl.envs.registry import lookup
 from ecn_marl.experiments.job_files import FILE, toml_of
 from ecn_marl.experiments.jobs import Job
-from ecn_marl.experiments.json_files import save_json
 from ecn_marl.experiments.policies import resolve
 from ecn_marl.experiments.results import Result
 from ecn_marl.experiments.searches import shipped
@@ -131,11 +130,6 @@ def job_text(job: Job) -> str:
 def references(scenario: str) -> tuple[str, ...]:
     """Reference policies of an evaluation: those whose search ships, SECN1 and SECN2."""
     return (*shipped(scenario), "static:secn1", "static:secn2")
-
-
-def write_evaluation(folder: Path, result: Mapping[str, object]) -> None:
-    """Write `evaluation.json` to the folder of a run; `result` is what `evaluate` returned."""
-    save_json(folder / EVALUATION, dict(result))
 
 
 def draw_evaluation(folder: Path, result: Result) -> None:

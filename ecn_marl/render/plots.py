@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,7 +93,7 @@ def queues(series: Sequence[QueueSeries], title: str) -> bytes:
     """
     page = Page(len(series), (9.0, 1.2 + 1.9 * len(series)), sharex=True, sharey=True)
     top = max(float(np.max(s.queue)) for s in series) / 1e3
-    for axis, colour, s in zip(page.axes, _cycle(), series, strict=False):
+    for axis, colour, s in zip(page.axes, itertools.cycle(COLOURS), series, strict=False):
         queue = s.queue / 1e3
         axis.fill_between(s.time_ms, queue, color=colour, alpha=0.25, linewidth=0)
         axis.plot(s.time_ms, queue, color=colour, linewidth=0.9, label="queue")
@@ -114,8 +115,3 @@ def queues(series: Sequence[QueueSeries], title: str) -> bytes:
     page.axes[-1].set_xlabel("time, ms")
     page.figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
     return page.png()
-
-
-def _cycle() -> Iterator[str]:
-    while True:
-        yield from COLOURS

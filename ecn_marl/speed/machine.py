@@ -20,15 +20,11 @@ from ecn_marl.parallelism import cores
 PACKAGES = ("jax", "jaxlib", "numpy", "ecn-marl")
 
 
-def describe(argv: list[str] | None = None) -> dict[str, Any]:
-    """Description of the machine, which is published with the numbers.
-
-    Args:
-        argv: command line; that of this process if None.
-    """
+def describe() -> dict[str, Any]:
+    """Description of the machine, which is published with the numbers."""
     devices = jax.devices()
     return {
-        "command": command_line(sys.argv if argv is None else argv),
+        "command": command_line(sys.argv),
         "platform": devices[0].platform,
         "device_kind": devices[0].device_kind,
         "devices": len(devices),

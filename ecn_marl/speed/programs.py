@@ -263,12 +263,6 @@ def _row(
     }
 
 
-def check_algorithm(algorithm: str) -> None:
-    """Raise a ValueError for a trainer that does not exist."""
-    if algorithm not in ALGORITHMS:
-        algorithm_config(algorithm)
-
-
 def parse_counts(option: str, text: str) -> tuple[int, ...]:
     """Numbers of environments, e.g. `1,100,1000`.
 

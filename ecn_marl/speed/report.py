@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from ecn_marl._flags import flag
+from ecn_marl.baselines.algorithms import algorithm_config
 from ecn_marl.envs.registry import make
 from ecn_marl.parallelism import cores, env_mesh, host_devices
 from ecn_marl.render.tables import DASH, compact, number, percent, plain_table
@@ -52,8 +53,6 @@ class Request:
         explain: whether to explain the programs, and measure nothing.
         gpu: whether to measure the kernel of lanes beside XLA on a GPU, and nothing else.
         gpu_plan: whether to plan a step on an H100, and measure nothing.
-        argv: command line to show; that of the process if None.
-        sizes: sizes per sweep; None for all.
     """
 
     scenarios: tuple[str, ...] = SCENARIOS
@@ -69,8 +68,6 @@ class Request:
     explain: bool = False
     gpu: bool = False
     gpu_plan: bool = False
-    argv: tuple[str, ...] | None = None
-    sizes: int | None = None
 
 
 def run(request: Request, show: Callable[[str], None] | None = None) -> dict[str, Any]:
@@ -94,11 +91,11 @@ def run(request: Request, show: Callable[[str], None] | None = None) -> dict[str
         gpu_plan.check_plugin()
     envs = {name: make(name) for name in request.scenarios}
     if request.train is not None:
-        programs.check_algorithm(request.train)
+        algorithm_config(request.train)  # an error for a trainer that does not exist
     devices = start_devices(request.devices)  # before anything runs: then their number is fixed
     announce, plan = show or (lambda _: None), request.plan
     result: dict[str, Any] = {
-        "machine": machine.describe(None if request.argv is None else list(request.argv)),
+        "machine": machine.describe(),
         "plan": {"runs": plan.runs, "steps": plan.steps, "target_s": plan.target_s},
         "environments": [],
         "training": [],
@@ -131,7 +128,7 @@ def run(request: Request, show: Callable[[str], None] | None = None) -> dict[str
                 )
                 result["training"].append(row)
     if request.scaling:
-        result["scaling"] = sweep.scaling(plan, devices, announce, request.sizes)
+        result["scaling"] = sweep.scaling(plan, devices, announce)
     if request.peers:
         announce("recorded packets, replay")
         result["peers"] = [

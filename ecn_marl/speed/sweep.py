@@ -61,25 +61,24 @@ def network(topology: Topology, slots: int, interval_us: float = 100.0) -> EcnEn
     return replace(env, sim=replace(env.sim, slots=slots))
 
 
-def points(sizes: int | None = None, devices: int = 1) -> Iterator[Point]:
+def points(devices: int = 1) -> Iterator[Point]:
     """Every measurement.
 
     Args:
-        sizes: sizes per sweep; None for all.
         devices: number of available devices; all sweeps but that of devices use one.
     """
     base = network(star(BASE_HOSTS), BASE_SLOTS)
-    for envs in ENVS[:sizes]:
+    for envs in ENVS:
         yield Point("environments", envs, base, envs)
-    for hosts in STARS[:sizes]:
+    for hosts in STARS:
         yield Point("star, ports", hosts, network(star(hosts), BASE_SLOTS), BASE_ENVS)
-    for leaves, hosts, spines in FABRICS[:sizes]:
+    for leaves, hosts, spines in FABRICS:
         fabric = leaf_spine(leaves, hosts, spines, gbps=25.0, uplink_gbps=100.0)
         env = network(fabric, 4 * fabric.n_hosts)
         yield Point("leaf-spine, ports (4 slots per host)", fabric.n_ports, env, 4)
-    for slots in SLOTS[:sizes]:
+    for slots in SLOTS:
         yield Point("flow slots", slots, network(star(BASE_HOSTS), slots), BASE_ENVS)
-    for substeps in SUBSTEPS[:sizes]:
+    for substeps in SUBSTEPS:
         env = network(star(BASE_HOSTS), BASE_SLOTS, interval_us=5.0 * substeps)
         yield Point("substeps", substeps, env, BASE_ENVS)
     for power in range(devices.bit_length() if devices > 1 else 0):
@@ -90,7 +89,6 @@ def scaling(
     plan: Plan,
     devices: int = 1,
     show: Callable[[str], None] | None = None,
-    sizes: int | None = None,
 ) -> list[dict[str, Any]]:
     """Measure every point.
 
@@ -98,7 +96,6 @@ def scaling(
         plan: how each is timed; without steps given, runs of `SWEEP_S`.
         devices: number of available devices.
         show: called with the next measurement.
-        sizes: sizes per sweep; None for all.
 
     Returns:
         Rows with `sweep`, `size`, the sizes of everything, `step_us` (summary of the wall time of a
@@ -112,7 +109,7 @@ def scaling(
     )
     rows: list[dict[str, Any]] = []
     measurements: dict[tuple[EcnEnv, int, int], Measured] = {}
-    for point in points(sizes, devices):
+    for point in points(devices):
         if show:
             show(f"scaling: {point.sweep} {point.size}")
         key = (point.env, point.envs, point.devices)  # several sweeps share a point
