@@ -12,11 +12,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from scipy import stats
 
 from ecn_marl import lanes
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.evaluation.episodes import BATCH, roll_out
+from ecn_marl.baselines.evaluation.statistics import mean_interval
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.oracle import BEST, ORACLE, Settings, group_names, phase_names
 from ecn_marl.baselines.search import Effort
@@ -202,8 +202,7 @@ def _rounded(values: np.ndarray) -> list[float]:
 def _headroom(name: str, reward: str, oracle: np.ndarray, other: np.ndarray) -> dict[str, float]:
     """Return of the oracle above a policy's in the same episodes, mean over ports."""
     gain = (oracle - other).mean(1)
-    value, count = float(gain.mean()), len(gain)
-    half_width = float(stats.t.ppf(0.975, count - 1) * gain.std(ddof=1) / count**0.5)
+    value, half_width = mean_interval(gain)
     if not value - half_width > 0.0:  # also refuses NaN, the half-width of a single episode
         allowed = (
             f"one that the oracle earns more than: under {reward!r} it earns {value:.4g} more "

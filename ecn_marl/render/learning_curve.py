@@ -8,8 +8,8 @@ from itertools import cycle
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, PercentFormatter
-from scipy import stats
 
+from ecn_marl.baselines.evaluation.statistics import half_width
 from ecn_marl.baselines.training.logs import evaluated_rows
 from ecn_marl.render.plots import COLOURS, INK, LEVELS, Page
 
@@ -98,10 +98,10 @@ def merit_band(
         The mean, the lower and the upper end, `[rows]` each; no ends if there are none.
     """
     merit = _per_seed(evaluated, "merit")
-    seeds, mean = len(merit), merit.mean(0)
-    if seeds > 1:
-        half_width = stats.t.ppf(0.975, seeds - 1) * merit.std(0, ddof=1) / seeds**0.5
-        return mean, mean - half_width, mean + half_width
+    mean = merit.mean(0)
+    if len(merit) > 1:
+        half = half_width(merit, 0)
+        return mean, mean - half, mean + half
     if all(row.get("merit_low") is not None for row in evaluated):
         return mean, *(_per_seed(evaluated, f"merit_{bound}")[0] for bound in ("low", "high"))
     return mean, None, None

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
-from scipy import stats
 
 from ecn_marl._errors import unknown_name
 from ecn_marl.baselines.evaluation.completion import CHECKED, invalid_reasons
@@ -27,6 +26,7 @@ from ecn_marl.baselines.evaluation.episodes import (
     roll_out,
 )
 from ecn_marl.baselines.evaluation.objective import episode_objective, geometric_means, is_needed
+from ecn_marl.baselines.evaluation.statistics import half_width
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.envs.interface import Environment, MeasuredEnvironment
 
@@ -122,11 +122,7 @@ def _merits(by: str, reward: np.ndarray, metrics: Mapping[str, np.ndarray]) -> M
 
 def _half_width(values: np.ndarray) -> np.ndarray | None:
     """Half-width of the 95 % interval of means over the last axis; None of a single value."""
-    count = values.shape[-1]
-    if count < 2:
-        return None
-    width: np.ndarray = stats.t.ppf(0.975, count - 1) * values.std(-1, ddof=1) / count**0.5
-    return width
+    return None if values.shape[-1] < 2 else half_width(values)
 
 
 @runtime_checkable

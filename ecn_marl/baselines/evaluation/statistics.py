@@ -32,16 +32,27 @@ from ecn_marl._errors import bad_value
 RESAMPLES = 2000
 """Resamples of the bootstrap."""
 
+QUANTILE = 0.975
+"""Quantile of a distribution at the upper end of an interval of 95 %, which all of these are."""
+
+TAIL = 50.0 * (1.0 - 0.95)
+"""Percentile of resamples at its lower end."""
+
 Statistic = Callable[[np.ndarray], Any]
 """`[..., seeds, scenarios] -> [...]`."""
 
 
 def mean_interval(values: Float[np.ndarray, " n"]) -> tuple[float, float]:
     """Mean, and half-width of its 95 % confidence interval (Student's t); NaN for one value."""
-    n = len(values)
-    if n < 2:
+    if len(values) < 2:
         return float(values.mean()), float("nan")
-    return float(values.mean()), float(stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / n**0.5)
+    return float(values.mean()), float(half_width(values))
+
+
+def half_width(values: Float[np.ndarray, "..."], axis: int = -1) -> np.ndarray:
+    """Half the width of the 95 % confidence interval of means over an axis (Student's t)."""
+    n = values.shape[axis]
+    return np.asarray(stats.t.ppf(QUANTILE, n - 1) * values.std(axis, ddof=1) / n**0.5)
 
 
 def positive_interval(values: Float[np.ndarray, " n"]) -> tuple[float, float, float]:
@@ -60,10 +71,10 @@ def positive_interval(values: Float[np.ndarray, " n"]) -> tuple[float, float, fl
         ValueError: a value below 0.
     """
     _check_positive(values)
-    mean, half_width = mean_interval(values)
+    mean, half = mean_interval(values)
     if mean == 0.0:
-        return 0.0, half_width, half_width
-    factor = float(np.exp(half_width / mean))
+        return 0.0, half, half
+    factor = float(np.exp(half / mean))
     return mean, mean / factor, mean * factor
 
 
@@ -102,12 +113,7 @@ def resampled(
 
 
 def interval(
-    scores: Float[np.ndarray, "seeds scenarios"],
-    statistic: Statistic = iqm,
-    *,
-    level: float = 0.95,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
+    scores: Float[np.ndarray, "seeds scenarios"], statistic: Statistic = iqm
 ) -> tuple[np.ndarray, np.ndarray]:
     """Percentile interval of a statistic from the stratified bootstrap.
 
@@ -116,29 +122,20 @@ def interval(
     Args:
         scores: scores.
         statistic: what is estimated.
-        level: coverage.
-        seed: seed of the draws.
-        resamples: number of resamples.
 
     Returns:
         Lower and upper end.
 
     Raises:
-        ValueError: no scores, or a level outside (0, 1).
+        ValueError: no scores.
     """
     if scores.size == 0:
         raise bad_value("scores", scores.shape, "at least one seed and one scenario")
-    if not 0.0 < level < 1.0:
-        raise bad_value("level", level, "a number in (0, 1)")
-    estimates = statistic(resampled(scores, seed, resamples))
-    tail = 50.0 * (1.0 - level)
-    low, high = np.percentile(estimates, [tail, 100.0 - tail], axis=0)
+    low, high = np.percentile(statistic(resampled(scores)), [TAIL, 100.0 - TAIL], axis=0)
     return np.asarray(low), np.asarray(high)
 
 
-def crossed_interval(
-    values: Float[np.ndarray, "seeds episodes"], level: float = 0.95
-) -> tuple[float, float]:
+def crossed_interval(values: Float[np.ndarray, "seeds episodes"]) -> tuple[float, float]:
     """Mean of all values, and half the width of an interval over both seeds and episodes.
 
     Without a bootstrap: the half-widths of Student's t over the seeds' means and over the episodes'
@@ -147,7 +144,6 @@ def crossed_interval(
     Args:
         values: a metric, or its difference to that of another policy in the same episode. NaN is
             left out.
-        level: coverage.
 
     Returns:
         Mean and half-width; NaN for the latter if there is a single value.
@@ -155,10 +151,8 @@ def crossed_interval(
     halves = []
     for axis in (0, 1):
         means = _finite_means(values, axis)
-        n = means.size
-        if n > 1:
-            quantile = float(stats.t.ppf(0.5 + level / 2.0, n - 1))
-            halves.append(quantile * float(means.std(ddof=1)) / n**0.5)
+        if means.size > 1:
+            halves.append(float(half_width(means)))
     return float(np.nanmean(values)), float(np.hypot.reduce(halves or [np.nan]))
 
 
@@ -244,7 +238,7 @@ def _contracted(values: np.ndarray, counts: Sequence[np.ndarray]) -> np.ndarray:
     return np.asarray(sums)
 
 
-def stretch(values: Float[np.ndarray, "..."], level: float = 0.95) -> float:
+def stretch(values: Float[np.ndarray, "..."]) -> float:
     """How much wider than its percentiles a bootstrap interval of a mean must be.
 
     A resample of n values spreads by a factor sqrt((n - 1) / n) too little, and normal quantiles
@@ -255,7 +249,6 @@ def stretch(values: Float[np.ndarray, "..."], level: float = 0.95) -> float:
 
     Args:
         values: numbers to average; NaN is left out. Axes of length 1 add no variance.
-        level: coverage.
 
     Returns:
         A factor of at least 1; NaN if there is one value only.
@@ -276,16 +269,15 @@ def stretch(values: Float[np.ndarray, "..."], level: float = 0.95) -> float:
         return float("nan")
     if weight == 0.0:
         return 1.0
-    tail = 0.5 + level / 2.0
-    student = float(stats.t.ppf(tail, variance_sum**2 / weight)) / float(stats.norm.ppf(tail))
-    return float((variance_sum / bootstrap_variance) ** 0.5) * student
+    student = float(stats.t.ppf(QUANTILE, variance_sum**2 / weight))
+    normal = float(stats.norm.ppf(QUANTILE))
+    return float((variance_sum / bootstrap_variance) ** 0.5) * (student / normal)
 
 
 def estimate(
     value: float,
     resamples: Float[np.ndarray, " resamples"],
     influence: Float[np.ndarray, "..."],
-    level: float = 0.95,
     *,
     positive: bool = False,
 ) -> dict[str, float]:
@@ -296,7 +288,6 @@ def estimate(
         resamples: the statistic of every resample.
         influence: values of which it is the mean (its linear part, if it is not a mean), by seed
             and episode, for `stretch`.
-        level: coverage.
         positive: whether the statistic cannot be negative; its interval is then stretched on the
             scale of logarithms, and has no end below 0.
 
@@ -307,9 +298,8 @@ def estimate(
     Raises:
         ValueError: a positive statistic that is below 0 in a resample.
     """
-    tail = 50.0 * (1.0 - level)
-    percentiles = np.percentile(resamples, [tail, 100.0 - tail])
-    factor = stretch(influence, level)
+    percentiles = np.percentile(resamples, [TAIL, 100.0 - TAIL])
+    factor = stretch(influence)
     if positive and value > 0.0:
         _check_positive(resamples)
         with np.errstate(divide="ignore"):  # a percentile of 0 stays an end of 0
