@@ -19,6 +19,7 @@ from ecn_marl.cli.terminal import (
     Overwrite,
     Ray,
     Records,
+    ScenarioName,
     Searches,
     Slurm,
     Workers,
@@ -303,7 +304,7 @@ def bench(
     )
 )
 def tune(
-    scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
+    scenario: ScenarioName,
     learner: Annotated[
         str,
         typer.Argument(

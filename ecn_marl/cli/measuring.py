@@ -16,9 +16,10 @@ from ecn_marl.cli.terminal import (
     Json,
     Load,
     MaxSteps,
+    ScenarioName,
     Searches,
     Seed,
-    show_tables,
+    show_json_or_tables,
 )
 from ecn_marl.render.bars import progress
 
@@ -27,7 +28,7 @@ from ecn_marl.render.bars import progress
     epilog=examples_text("ecn-marl headroom restore-serve-v0 --episodes 64"),
 )
 def headroom(
-    scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
+    scenario: ScenarioName,
     episodes: Episodes = 64,
     search_episodes: Searches = SEARCHED,
     seed: Seed = 0,
@@ -67,7 +68,7 @@ def headroom(
     within a phase would gain more, in episodes that are known in advance. --interaction shows
     whether the best thresholds of some ports depend on those of others.
     """
-    from ecn_marl._files import check_output_folder, json_text
+    from ecn_marl._files import check_output_folder
     from ecn_marl.baselines.search import Effort
     from ecn_marl.experiments import headroom as hr
     from ecn_marl.experiments.hindsight import TYPICAL_RUNS
@@ -91,13 +92,16 @@ def headroom(
             hindsight=hindsight,
             interaction=interaction,
         )
-    if as_json:
-        typer.echo(json_text(result))
-    else:
-        tables = [headroom_table(result), flows_table(result["policies"])]
-        if result["interaction"]:
-            tables.insert(1, interaction_table(result["interaction"]))
-        show_tables(tables)
+    between = result["interaction"]
+    show_json_or_tables(
+        result,
+        lambda: [
+            headroom_table(result),
+            *([interaction_table(between)] if between else []),
+            flows_table(result["policies"]),
+        ],
+        as_json,
+    )
 
 
 @app.command(
@@ -107,7 +111,7 @@ def headroom(
     ),
 )
 def spread(
-    scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
+    scenario: ScenarioName,
     policies: Annotated[
         list[str] | None,
         typer.Argument(
@@ -135,7 +139,7 @@ def spread(
     Where they hardly differ, thresholds do not matter. Where each setting is good for one part and
     bad for another, no static setting serves both.
     """
-    from ecn_marl._files import check_output, json_text, write_all
+    from ecn_marl._files import check_output, write_all
     from ecn_marl.experiments import spread as sp
     from ecn_marl.experiments.jobs import not_none, parse_fields
     from ecn_marl.render.spread_plot import spread_plot, spread_table
@@ -154,10 +158,7 @@ def spread(
         )
     if plot is not None:
         write_all({plot: spread_plot(result)})
-    if as_json:
-        typer.echo(json_text(result))
-    else:
-        show_tables([spread_table(result)])
+    show_json_or_tables(result, lambda: [spread_table(result)], as_json)
 
 
 @app.command(
@@ -208,7 +209,7 @@ def audit(
     The diagnostics of "Probing Dec-POMDP Reasoning in Cooperative MARL", AAMAS 2026 (extra
     `audit`), beside their values for shuffled actions.
     """
-    from ecn_marl._files import check_output, json_text, write_all
+    from ecn_marl._files import check_output, write_all
     from ecn_marl.experiments import audit as au
     from ecn_marl.experiments.jobs import not_none, parse_fields
     from ecn_marl.render.audit_table import audit_plot, audit_table
@@ -230,10 +231,7 @@ def audit(
         )
     if plot is not None:
         write_all({plot: audit_plot(result)})
-    if as_json:
-        typer.echo(json_text(result))
-    else:
-        show_tables([audit_table(result)])
+    show_json_or_tables(result, lambda: [audit_table(result)], as_json)
 
 
 @app.command(
@@ -241,7 +239,7 @@ def audit(
     epilog=examples_text("ecn-marl reward-reference my-scenario-v0 --out reference.json"),
 )
 def reward_reference(
-    scenario: Annotated[str, typer.Argument(help="Name of a scenario.")],
+    scenario: ScenarioName,
     out: Annotated[
         Path,
         typer.Option(
@@ -266,7 +264,7 @@ def reward_reference(
 
     Rewards can be given relative to them with the option `reward_reference` of a scenario.
     """
-    from ecn_marl._files import check_output, json_text
+    from ecn_marl._files import check_output
     from ecn_marl.baselines.search import Effort
     from ecn_marl.experiments import reward_references as rr
     from ecn_marl.experiments.jobs import parse_fields
@@ -286,7 +284,4 @@ def reward_reference(
             progress=show,
         )
     save_json(out, references)
-    if as_json:
-        typer.echo(json_text(references))
-    else:
-        show_tables([reference_table(references)])
+    show_json_or_tables(references, lambda: [reference_table(references)], as_json)

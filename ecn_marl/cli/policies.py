@@ -11,13 +11,16 @@ from ecn_marl.cli.app import app, examples_text
 from ecn_marl.cli.terminal import (
     AllowFlagged,
     Backend,
+    Checkpoint,
     Env,
+    Episodes,
     Json,
     Overwrite,
     Ray,
     Records,
     RunLoad,
     RunMaxSteps,
+    RunScenario,
     Seed,
     Workers,
     check_checkpoint,
@@ -51,12 +54,7 @@ def evaluate(
             "and senders such as swift:htsim.",
         ),
     ],
-    scenario: Annotated[
-        str | None,
-        typer.Option(
-            help="Name of a scenario.", show_default="the first run's, else restore-serve-v0"
-        ),
-    ] = None,
+    scenario: RunScenario = None,
     episodes: Annotated[
         int | None,
         typer.Option(
@@ -69,12 +67,7 @@ def evaluate(
     load: RunLoad = None,
     max_steps: RunMaxSteps = None,
     env: Env = None,
-    checkpoint: Annotated[
-        str,
-        typer.Option(
-            help="Which policy of a run: best (the latest if none was evaluated) or latest."
-        ),
-    ] = "best",
+    checkpoint: Checkpoint = "best",
     allow_flagged: AllowFlagged = False,
     backend: Backend = "fluid",
     workers: Workers = 1,
@@ -162,13 +155,8 @@ def record_dataset(
             metavar="DIR", help="A new folder. Parquet with pyarrow (extra `records`), else CSV."
         ),
     ],
-    scenario: Annotated[
-        str | None,
-        typer.Option(
-            help="Name of a scenario.", show_default="the first run's, else restore-serve-v0"
-        ),
-    ] = None,
-    episodes: Annotated[int, typer.Option(help="Number of episodes per policy.", min=1)] = 64,
+    scenario: RunScenario = None,
+    episodes: Episodes = 64,
     epsilon: Annotated[
         float,
         typer.Option(
@@ -181,12 +169,7 @@ def record_dataset(
     load: RunLoad = None,
     max_steps: RunMaxSteps = None,
     env: Env = None,
-    checkpoint: Annotated[
-        str,
-        typer.Option(
-            help="Which policy of a run: best (the latest if none was evaluated) or latest."
-        ),
-    ] = "best",
+    checkpoint: Checkpoint = "best",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a dataset that is in the folder.")
     ] = False,

@@ -16,7 +16,7 @@ from ecn_marl.cli.terminal import (
     Records,
     Seed,
     check_records,
-    show_tables,
+    show_json_or_tables,
 )
 from ecn_marl.render.bars import progress
 
@@ -175,7 +175,7 @@ def replay(
     --records writes what --out and --queues hold, and more, as the tables of `ecn-marl eval`.
     """
     from ecn_marl._errors import bad_value
-    from ecn_marl._files import Output, check_output, json_text, write_all
+    from ecn_marl._files import Output, check_output, write_all
     from ecn_marl.envs.registry import is_packets
     from ecn_marl.experiments.jobs import not_none
     from ecn_marl.experiments.replay_records import write_replay
@@ -239,10 +239,7 @@ def replay(
         about = {"flows": flows.name, "topology": topology, "backend": backend}
         write_replay(result, settings, records, overwrite, **about)
     summary = result.summary()
-    if as_json:
-        typer.echo(json_text(summary))
-    else:
-        show_tables(replay_tables(summary))
+    show_json_or_tables(summary, lambda: replay_tables(summary), as_json)
 
 
 def _inputs(flows: Path, topology: str, config: Path | None, ecn: str | None) -> dict[str, Path]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ecn_marl.cli.app import app, examples_text
-from ecn_marl.cli.terminal import Json, Seed, show_tables
+from ecn_marl.cli.terminal import Json, Seed, show_json_or_tables, show_tables
 
 if TYPE_CHECKING:
     from ecn_marl.envs.scenario import Scenario
@@ -126,7 +126,6 @@ def _scenario_row(name: str, spec: Scenario) -> dict[str, Any]:
 @app.command(epilog=examples_text("ecn-marl senders"))
 def senders(as_json: Json = False) -> None:
     """List the senders by preset: the link rate that constants are for, and where they are from."""
-    from ecn_marl._files import json_text
     from ecn_marl.render.tables import sender_table
     from ecn_marl.sim.transports import transports
     from ecn_marl.sim.transports.names import describe
@@ -136,7 +135,4 @@ def senders(as_json: Json = False) -> None:
         dict(zip(names, (text, *describe(*text.split(":", 1))), strict=True))
         for text in transports()
     ]
-    if as_json:
-        typer.echo(json_text(rows))
-    else:
-        show_tables([sender_table(rows)])
+    show_json_or_tables(rows, lambda: [sender_table(rows)], as_json)

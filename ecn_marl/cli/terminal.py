@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,6 +46,15 @@ Env = Annotated[
         "jitter_us=2 or pfc=false. A value is a number, a word or JSON. Repeatable.",
         show_default="no changes",
     ),
+]
+ScenarioName = Annotated[str, typer.Argument(help="Name of a scenario.")]
+RunScenario = Annotated[
+    str | None,
+    typer.Option(help="Name of a scenario.", show_default="the first run's, else restore-serve-v0"),
+]
+Checkpoint = Annotated[
+    str,
+    typer.Option(help="Which policy of a run: best (the latest if none was evaluated) or latest."),
 ]
 AllowFlagged = Annotated[
     bool,
@@ -125,6 +134,16 @@ def show_tables(tables: list[Table]) -> None:
             terminal.print(part)
 
 
+def show_json_or_tables(result: object, tables: Callable[[], list[Table]], as_json: bool) -> None:
+    """Print a result as JSON or as tables, which are made only for that."""
+    from ecn_marl._files import json_text
+
+    if as_json:
+        typer.echo(json_text(result))
+    else:
+        show_tables(tables())
+
+
 def show_results(result: dict[str, Any], as_json: bool) -> None:
     """Print results of a training or an evaluation, as JSON or as a table."""
     from ecn_marl._files import json_text
@@ -142,12 +161,7 @@ def show_results(result: dict[str, Any], as_json: bool) -> None:
 
 def show_rates(result: Result, as_json: bool) -> None:
     """Print the result of an evaluation where flows are the agents, as JSON or as a table."""
-    from ecn_marl._files import json_text, without_nan
-
-    if as_json:
-        typer.echo(json_text(without_nan(result.summary)))
-    else:
-        show_tables(result.rich())
+    show_json_or_tables(result.summary, result.rich, as_json)
     if result.tables is not None and not as_json:
         typer.echo(f"{result.tables.folder}: {', '.join(result.tables.names)}")
 

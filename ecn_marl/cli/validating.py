@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ecn_marl.cli.app import app, examples_text
-from ecn_marl.cli.terminal import (
-    Json,
-    show_tables,
-)
+from ecn_marl.cli.terminal import Json, show_tables
 from ecn_marl.render.bars import progress
-
-if TYPE_CHECKING:
-    pass
 
 
 @app.command(
