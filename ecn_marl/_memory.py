@@ -1,9 +1,12 @@
-"""Check of the memory that sizes need, before anything is allocated."""
+"""Memory: what sizes need, checked before anything is allocated; what arrays have."""
 
 from __future__ import annotations
 
 import os
 from functools import cache
+
+import jax
+from jaxtyping import PyTree
 
 from ecn_marl.errors import TooLarge
 
@@ -46,3 +49,8 @@ def in_words(size: float) -> str:
             return f"{size:.3g} {unit}"
         size /= 1024.0
     return f"{size:.3g} EiB"
+
+
+def tree_bytes(tree: PyTree) -> int:
+    """Bytes of all arrays of a tree, or of their shapes."""
+    return sum(int(leaf.size) * int(leaf.dtype.itemsize) for leaf in jax.tree.leaves(tree))

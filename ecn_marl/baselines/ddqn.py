@@ -38,6 +38,7 @@ from flax import struct
 from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value
+from ecn_marl._memory import tree_bytes
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController
 from ecn_marl.baselines.evaluation.stateful_policy import StatefulPolicy
@@ -320,7 +321,7 @@ class DDQN(Trainer):
     def _exchange(self, state: TrainState, key: jax.Array) -> tuple[TrainState, dict[str, Array]]:
         """Exchange with the global memory if it is time."""
         c = self.config
-        row_bytes = replay.row_bytes(self.row)
+        row_bytes = tree_bytes(self.row)
         zero = jnp.zeros((), jnp.int32)
 
         def exchange(local: Ring, shared: Ring) -> tuple[Ring, Ring, replay.Moved]:
@@ -339,7 +340,7 @@ class DDQN(Trainer):
 
     def _memory(self, state: TrainState) -> dict[str, Array]:
         """Size of the memories, how full they are, and the share of rows from other agents."""
-        c, row_bytes, agents = self.config, replay.row_bytes(self.row), self.env.num_agents
+        c, row_bytes, agents = self.config, tree_bytes(self.row), self.env.num_agents
         slots = jnp.arange(c.local_capacity)
         filled = slots < state.local.size[:, None]
         foreign = state.local.rows.origin != jnp.arange(agents)[:, None]

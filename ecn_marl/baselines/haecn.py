@@ -34,6 +34,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, PyTree
 
+from ecn_marl._memory import tree_bytes
 from ecn_marl._types import Leaf
 from ecn_marl.baselines.evaluation.episodes import StatefulController
 from ecn_marl.baselines.evaluation.stateful_policy import StatefulPolicy
@@ -264,7 +265,7 @@ class HAECN(Trainer):
         )
         metrics |= {f"decision_{name}": x for name, x in decision_losses.items()} | policy_losses
         rows = (self.decision_row, self.policy_row)
-        memory_bytes = sum(replay.row_bytes(row) for row in rows) * c.capacity
+        memory_bytes = sum(tree_bytes(row) for row in rows) * c.capacity
         metrics["local_replay_bytes"] = jnp.float32(memory_bytes * self.env.num_agents)
         metrics["overwritten"] = intervals_lost.sum() + settings_lost.sum()
         return replace(

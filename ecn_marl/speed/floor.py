@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from ecn_marl._memory import tree_bytes
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.sim.core import stats
 from ecn_marl.sim.core.slots import look_up_one, segment_sum
 from ecn_marl.sim.core.tick import prepare
-from ecn_marl.speed.machine import tree_bytes
 from ecn_marl.speed.programs import compiled_steps
 from ecn_marl.speed.timing import Compiled, Plan, Timing, compiled, measure
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jaxtyping import PyTree
 
 from ecn_marl import lanes
 from ecn_marl.parallelism import cores
@@ -84,8 +83,3 @@ def peak_memory() -> dict[str, Any]:
     unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
     size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     return {"bytes": size, "source": "maximum resident set size of the process since its start"}
-
-
-def tree_bytes(tree: PyTree) -> int:
-    """Bytes of all arrays of a tree, or of their shapes."""
-    return sum(int(leaf.size) * int(leaf.dtype.itemsize) for leaf in jax.tree.leaves(tree))

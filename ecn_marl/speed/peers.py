@@ -17,13 +17,13 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from ecn_marl import lanes
+from ecn_marl._memory import tree_bytes
 from ecn_marl.parallelism import env_mesh, fitting_devices, per_device, shard_envs
 from ecn_marl.sim.network.topology import leaf_spine
 from ecn_marl.sim.replay import Settings
 from ecn_marl.sim.replay.samples import SAMPLE_US
 from ecn_marl.sim.simulator import SimState, scaled_ecn
 from ecn_marl.sim.traffic.schedules import schedule
-from ecn_marl.speed.machine import tree_bytes
 from ecn_marl.speed.timing import Plan, compiled, measure, repeat, summarise
 from ecn_marl.validation import recorded
 from ecn_marl.validation.runs import ECN, SENDERS, default_dt_us

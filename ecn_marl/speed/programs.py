@@ -16,13 +16,14 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ecn_marl import lanes
 from ecn_marl._errors import bad_value
+from ecn_marl._memory import tree_bytes
 from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.training.loop import compiled_update, initial_state
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.parallelism import env_mesh, fitting_devices, per_device, shard_envs
 from ecn_marl.sim.core import flags
 from ecn_marl.sim.state import SimState
-from ecn_marl.speed.machine import peak_memory, tree_bytes
+from ecn_marl.speed.machine import peak_memory
 from ecn_marl.speed.timing import Compiled, Plan, Timing, compiled, measure
 from ecn_marl.wrappers import AutoReset
 

@@ -60,11 +60,6 @@ def copies(tree: PyTree, n: int) -> PyTree:
     return jax.tree.map(lambda x: jnp.repeat(x[None], n, axis=0), tree)
 
 
-def row_bytes(example: PyTree) -> int:
-    """Bytes of one row."""
-    return sum(int(x.size) * x.dtype.itemsize for x in jax.tree.leaves(example))
-
-
 def append(
     ring: Ring, rows: PyTree, keep: Bool[Array, " n"] | None = None
 ) -> tuple[Ring, Int[Array, ""]]:

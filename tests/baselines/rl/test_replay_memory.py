@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ecn_marl._memory import tree_bytes
 from ecn_marl.baselines.rl import replay
 
 CAPACITY = 7
@@ -163,4 +164,4 @@ def test_memories_start_empty():
 
 
 def test_bytes_of_a_row():
-    assert replay.row_bytes(row(0)) == 12
+    assert tree_bytes(row(0)) == 12
