@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,18 +35,16 @@ from ecn_marl.baselines.rl import q_learning as ql
 from ecn_marl.baselines.rl import replay
 from ecn_marl.baselines.rl.distributions import evaluate_actions
 from ecn_marl.baselines.rl.networks import (
-    Applied,
     Mlp,
     apply_network,
     init_network,
-    network_flops,
     standardise,
 )
+from ecn_marl.baselines.rl.one_network import OneNetwork
 from ecn_marl.baselines.rl.optimisers import adam
 from ecn_marl.baselines.rl.rollout import roll
 from ecn_marl.baselines.training import settings as check
 from ecn_marl.baselines.training.environments import start_measured
-from ecn_marl.baselines.training.trainer import Network, Trainer
 from ecn_marl.envs.interface import Environment
 
 
@@ -107,7 +104,7 @@ class TrainState:
     updates: Leaf
 
 
-class Dagger(Trainer):
+class Dagger(OneNetwork):
     """The algorithm for one environment and configuration; holds no arrays."""
 
     config_class = DaggerConfig
@@ -283,16 +280,3 @@ class Dagger(Trainer):
         """Actions for observations: the most likely ones, or drawn ones."""
         out = apply_network(self.net, actor, obs, True)
         return self.head.mode(out) if greedy else self.head.sample(key, out)
-
-    def network(self, actor: PyTree) -> Network:
-        """The policy, to be exported."""
-        return Network(self.head, actor)
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of one inference."""
-        return network_flops(self.config.hidden, self.env.obs_dim, self.head.outputs)
-
-    def modules(self, actor: PyTree) -> dict[str, tuple[Applied, Any]]:
-        """The network, to measure its cost."""
-        return {"policy": (self.net, actor)}

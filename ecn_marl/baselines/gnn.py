@@ -195,7 +195,7 @@ class GNN(IPPO):
         self, actor: PyTree, obs: Float[Array, "*b agents obs"], memory: Array | None = None
     ) -> tuple[Array, Array | None]:
         """Outputs of the policy for all ports; it has no memory."""
-        return jnp.asarray(self.actor.apply(actor, obs)), None
+        return jnp.asarray(self.net.apply(actor, obs)), None
 
     def value(
         self, critic: PyTree, obs: Float[Array, "*b agents obs"]
@@ -212,7 +212,7 @@ class GNN(IPPO):
     @property
     def flops(self) -> int:
         """Floating-point operations of one port's part of an inference."""
-        return self.actor.flops(self.env.obs_dim)
+        return self.net.flops(self.env.obs_dim)
 
     def modules(self, actor: PyTree) -> dict[str, tuple[Applied, PyTree]]:
         """None: a port alone cannot decide."""

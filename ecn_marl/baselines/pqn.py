@@ -24,7 +24,7 @@ VDN has a sum in place of the mean, which is another scale of the same values.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,24 +33,21 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
-from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController
 from ecn_marl.baselines.rl import q_learning as ql
 from ecn_marl.baselines.rl import recurrent as rc
 from ecn_marl.baselines.rl.gae import gae
 from ecn_marl.baselines.rl.networks import (
-    Applied,
     Mlp,
     apply_network,
-    one_agent,
     standardise,
 )
+from ecn_marl.baselines.rl.one_network import OneNetwork
 from ecn_marl.baselines.rl.optimisers import adam
 from ecn_marl.baselines.rl.ppo import explained_variance, improve, over_agents
 from ecn_marl.baselines.rl.rollout import roll
 from ecn_marl.baselines.training import settings as check
 from ecn_marl.baselines.training.environments import start_measured
-from ecn_marl.baselines.training.trainer import Network, Trainer
-from ecn_marl.envs.interface import Environment, PortEnvironment
+from ecn_marl.envs.interface import Environment
 
 
 @dataclass(frozen=True)
@@ -151,7 +148,7 @@ class Batch(NamedTuple):
     memory: PyTree = None
 
 
-class PQN(Trainer):
+class PQN(OneNetwork):
     """The algorithm for one environment and configuration; holds no arrays."""
 
     config_class = PQNConfig
@@ -337,22 +334,3 @@ class PQN(Trainer):
         """The best actions, and with some chance random ones."""
         exploring, random_action = ql.explore(key, self.head, q, chance)
         return ql.choose(exploring, random_action, self.head.mode(q))
-
-    def controller(self, actor: PyTree, env: PortEnvironment) -> Controller | StatefulController:
-        """The greedy policy for evaluation."""
-        if not isinstance(self.net, rc.Recurrent):
-            return super().controller(actor, env)
-        return rc.Remembering(self.net, self.head, actor, env.num_agents, self.config.shared)
-
-    def network(self, actor: PyTree) -> Network:
-        """The policy, to be exported."""
-        return Network(self.head, actor)
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of one inference, without those of layer normalisation."""
-        return rc.decision_flops(self.net, self.env.obs_dim)
-
-    def modules(self, actor: PyTree) -> dict[str, tuple[Applied, Any]]:
-        """The network and the parameters that one port needs, to measure their cost."""
-        return {"policy": (rc.timed(self.net), one_agent(actor, self.config.shared))}

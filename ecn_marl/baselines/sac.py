@@ -33,18 +33,16 @@ from ecn_marl.baselines.rl import q_learning as ql
 from ecn_marl.baselines.rl import replay
 from ecn_marl.baselines.rl.distributions import gaussian
 from ecn_marl.baselines.rl.networks import (
-    Applied,
     Mlp,
     apply_network,
     init_network,
-    network_flops,
     standardise,
 )
+from ecn_marl.baselines.rl.one_network import OneNetwork
 from ecn_marl.baselines.rl.optimisers import adam
 from ecn_marl.baselines.rl.rollout import roll
 from ecn_marl.baselines.training import settings as check
 from ecn_marl.baselines.training.environments import start_measured
-from ecn_marl.baselines.training.trainer import Network, Trainer
 from ecn_marl.envs.interface import Environment
 
 CRITICS = 2
@@ -147,7 +145,7 @@ def squashed(
     return jnp.tanh(before), (density - slope).sum(-1)
 
 
-class SAC(Trainer):
+class SAC(OneNetwork):
     """The algorithm for one environment and configuration; holds no arrays."""
 
     config_class = SACConfig
@@ -329,16 +327,3 @@ class SAC(Trainer):
 
     def _outputs(self, actor: PyTree, obs: Array) -> Array:
         return apply_network(self.net, actor, obs, True)
-
-    def network(self, actor: PyTree) -> Network:
-        """The policy, to be exported."""
-        return Network(self.head, actor)
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of one inference."""
-        return network_flops(self.config.hidden, self.env.obs_dim, self.head.outputs)
-
-    def modules(self, actor: PyTree) -> dict[str, tuple[Applied, PyTree]]:
-        """The network and the parameters that one port needs, to measure their cost."""
-        return {"policy": (self.net, actor)}

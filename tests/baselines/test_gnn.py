@@ -153,7 +153,7 @@ def test_acts_in_networks_of_any_size():
     small = make("websearch-v0", **options)
     large = make("pet-websearch-v0", **options)
     trainer = GNN(small, GNNConfig(hidden=(8, 8)))
-    actor = trainer.init_agents(trainer.actor, jax.random.key(0))
+    actor = trainer.init_agents(trainer.net, jax.random.key(0))
     obs = jax.random.uniform(jax.random.key(1), (large.num_agents, large.obs_dim))
     action = trainer.controller(actor, large)(jax.random.key(2), obs)
     theirs = GNN(large, GNNConfig(hidden=(8, 8)))

@@ -21,16 +21,14 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PyTree
 
-from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController
 from ecn_marl.baselines.rl import class_weights
 from ecn_marl.baselines.rl import recurrent as rc
 from ecn_marl.baselines.rl.gae import gae
 from ecn_marl.baselines.rl.networks import (
-    Applied,
     Mlp,
-    one_agent,
     standardise,
 )
+from ecn_marl.baselines.rl.one_network import OneNetwork
 from ecn_marl.baselines.rl.optimisers import adam
 from ecn_marl.baselines.rl.ppo import (
     Batch,
@@ -49,18 +47,17 @@ from ecn_marl.baselines.rl.ppo_config import (
 from ecn_marl.baselines.rl.ppo_rollout import Kept, Rollout, TrainState, collect
 from ecn_marl.baselines.rl.value_norm import ValueNorm
 from ecn_marl.baselines.training.environments import start_measured
-from ecn_marl.baselines.training.trainer import Network, Trainer
-from ecn_marl.envs.interface import Environment, PortEnvironment
+from ecn_marl.envs.interface import Environment
 
 
-class PPOTrainer(Trainer):
+class PPOTrainer(OneNetwork):
     """An actor for every port, a critic, and PPO's update of both.
 
     A trainer of its own has `__init__`, which sets `critic`, and `init_critic` and `value`.
 
     Attributes:
         config: settings.
-        actor: network of the policy.
+        net: network of the policy.
         actor_opt: its optimiser.
         critic: network of the value function.
         critic_opt: its optimiser.
@@ -86,7 +83,7 @@ class PPOTrainer(Trainer):
         super().__init__(env, config)
         if config.follow_j:
             class_weights.check(env)
-        self.actor = self.agent_network(self.head.outputs, 0.01)
+        self.net = self.agent_network(self.head.outputs, 0.01)
         norm, shared = config.max_grad_norm, config.shared
         steps = config.anneal_updates * config.epochs * config.minibatches
         self.actor_opt = adam(config.actor_lr, norm, steps, shared)
@@ -122,7 +119,7 @@ class PPOTrainer(Trainer):
         """Fresh networks, optimisers and environments."""
         c, env = self.config, self.env
         key, actor_key, critic_key, env_key, phase_key = jax.random.split(key, 5)
-        actor = self.init_agents(self.actor, actor_key)
+        actor = self.init_agents(self.net, actor_key)
         critic = self.init_critic(critic_key)
         obs, state, measured = start_measured(
             env, env_key, phase_key, params, c.envs, c.standardise
@@ -239,27 +236,7 @@ class PPOTrainer(Trainer):
         self, actor: PyTree, obs: Float[Array, "*b agents obs"], memory: Array | None = None
     ) -> tuple[Array, Array | None]:
         """Outputs of the policy's network, `[*b, A, n]`, and the memory after; see `rc.respond`."""
-        return rc.respond(self.actor, actor, obs, memory, self.config.shared)
-
-    def controller(self, actor: PyTree, env: PortEnvironment) -> Controller | StatefulController:
-        """The greedy policy for evaluation."""
-        c = self.config
-        if not isinstance(self.actor, rc.Recurrent):
-            return super().controller(actor, env)
-        return rc.Remembering(self.actor, self.head, actor, env.num_agents, c.shared)
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of one inference."""
-        return rc.decision_flops(self.actor, self.env.obs_dim)
-
-    def modules(self, actor: PyTree) -> dict[str, tuple[Applied, PyTree]]:
-        """The network and the parameters that one port needs, to measure their cost."""
-        return {"policy": (rc.timed(self.actor), one_agent(actor, self.config.shared))}
-
-    def network(self, actor: PyTree) -> Network | None:
-        """The policy, to be exported."""
-        return Network(self.head, actor)
+        return rc.respond(self.net, actor, obs, memory, self.config.shared)
 
     def roll_out(
         self, state: TrainState, key: jax.Array, params: PyTree
@@ -311,10 +288,10 @@ class PPOTrainer(Trainer):
     ) -> tuple[Array, dict[str, Array]]:
         """Clipped surrogate objective (PET, Eq. 11) and entropy bonus; see `policy_loss`."""
         c = self.config
-        if isinstance(self.actor, rc.Recurrent):
+        if isinstance(self.net, rc.Recurrent):
             batch = rc.by_time(batch)
             out, _ = rc.unroll(
-                self.actor, actor, batch.obs, batch.memory.actor, batch.ended, c.shared
+                self.net, actor, batch.obs, batch.memory.actor, batch.ended, c.shared
             )
             out, batch = out.reshape(-1, *out.shape[2:]), rc.steps_of(batch)
         else:

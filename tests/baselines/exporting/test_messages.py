@@ -39,7 +39,7 @@ def learner(small):
     trainer = GNN(small, GNNConfig(hidden=(8, 6), message=3, standardise=4))
     actor = jax.tree.map(
         lambda x: x + 0.1,
-        jax.jit(lambda k: trainer.init_agents(trainer.actor, k))(jax.random.key(0)),
+        jax.jit(lambda k: trainer.init_agents(trainer.net, k))(jax.random.key(0)),
     )
     dim = small.obs_dim
     return trainer, standardise(actor, jnp.full((dim,), 0.3), jnp.full((dim,), 0.5))
@@ -62,7 +62,7 @@ def observations(env, n=50):
 def test_numpy_and_jax_act_as_the_trainer(small, learner, policy):
     trainer, actor = learner
     obs = observations(small)
-    expected = np.asarray(trainer.actor.apply(actor, jnp.asarray(obs)))
+    expected = np.asarray(trainer.net.apply(actor, jnp.asarray(obs)))
     np.testing.assert_allclose(policy.outputs(obs), expected, rtol=1e-4, atol=1e-5)
     ours = exported_controller(small, policy)
     np.testing.assert_allclose(ours.outputs(jnp.asarray(obs)), expected, rtol=1e-4, atol=1e-5)

@@ -74,7 +74,7 @@ def test_weights_are_drawn_one_matrix_at_a_time(shared):
     program = jax.make_jaxpr(lambda: initial_state(algorithm, PARAMS, 0, seeds=3))()
     shapes = decomposed(program.jaxpr)
     assert shapes and all(len(shape) == 2 for shape in shapes), shapes
-    batched = jax.make_jaxpr(jax.vmap(algorithm.actor.init, (0, None)))
+    batched = jax.make_jaxpr(jax.vmap(algorithm.net.init, (0, None)))
     keys = jax.random.split(jax.random.key(0), 3)
     assert any(len(shape) == 3 for shape in decomposed(batched(keys, jnp.zeros(2)).jaxpr))
 
