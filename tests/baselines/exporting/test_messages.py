@@ -77,7 +77,7 @@ def test_another_network_is_a_matter_of_its_ports(learner, policy):
     """What a trainer made for that network gives; numpy needs only names of switches and peers."""
     large = make(scenario_of(leaf_spine(2, 3, 2)), **OPTIONS)
     obs = observations(large)
-    expected = GNN(large, learner[0].config).actor.apply(learner[1], jnp.asarray(obs))
+    expected = GNN(large, learner[0].config).net.apply(learner[1], jnp.asarray(obs))
     moved = policy.among(ports_header(large, neighbours=True))
     np.testing.assert_allclose(moved.outputs(obs), expected, rtol=1e-4, atol=1e-5)
     ours = exported_controller(large, policy)
