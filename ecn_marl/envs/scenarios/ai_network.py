@@ -34,6 +34,9 @@ COMMON: dict[str, Any] = {
 }
 """Fields of `Scenario` that all of them have."""
 
+FAR_APART = COMMON | {"transport": "dcqcn:hpcc-paper,ai=2.5,hai=25", "max_steps": 320}
+"""Those of scenarios with round trips up to 84 µs: DCQCN's increases scaled to 100 Gb/s, 32 ms."""
+
 JOBS_ALONE = (0.0, 0.0, 0.0)
 """Slowdown weights where only steps of jobs count."""
 

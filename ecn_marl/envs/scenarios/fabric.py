@@ -20,6 +20,7 @@ from typing import Any
 
 from ecn_marl.envs.episode import HostGroup
 from ecn_marl.envs.scenario import Scenario
+from ecn_marl.envs.scenarios import ai_network as ai
 from ecn_marl.sim.network.topology import Topology, leaf_spine
 from ecn_marl.sim.traffic.base import Source
 from ecn_marl.sim.traffic.jobs import FlowSets, Requests, Timeline
@@ -137,15 +138,8 @@ def scenario() -> Scenario:
     return Scenario(
         topology=topology,
         traffic=traffic(jobs[0]) + traffic(jobs[1]),
-        transport="dcqcn:hpcc-paper,ai=2.5,hai=25",
-        dt_us=2.0,
-        tick_steps=5,
+        **ai.FAR_APART,
         slots=448,
-        max_steps=320,
-        ack_priority=True,
-        memory_us=1024.0,
-        features="flows",
-        reward="slowdown",
         slowdown_weights=(0.00333, 1.0, 0.0879),
         margins_us=(1000.0, 1000.0),
         benchmark=True,

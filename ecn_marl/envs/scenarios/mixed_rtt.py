@@ -17,6 +17,7 @@ from typing import Any
 
 from ecn_marl.envs.episode import HostGroup
 from ecn_marl.envs.scenario import Scenario
+from ecn_marl.envs.scenarios import ai_network as ai
 from ecn_marl.sim.network.topology import Link, Topology, from_links
 from ecn_marl.sim.traffic.base import Source
 from ecn_marl.sim.traffic.jobs import FlowSets, Requests, Timeline
@@ -70,15 +71,8 @@ def scenario() -> Scenario:
     return Scenario(
         topology=network(),
         traffic=_tenant(0) + _tenant(1),
-        transport="dcqcn:hpcc-paper,ai=2.5,hai=25",
-        dt_us=2.0,
-        tick_steps=5,
+        **ai.FAR_APART,
         slots=256,
-        max_steps=320,
-        ack_priority=True,
-        memory_us=1024.0,
-        features="flows",
-        reward="slowdown",
         slowdown_weights=(0.00799, 1.0, 0.217),
         margins_us=(1000.0, 1000.0),
         benchmark=True,

@@ -15,6 +15,7 @@ import numpy as np
 
 from ecn_marl.envs.episode import HostGroup
 from ecn_marl.envs.scenario import Scenario
+from ecn_marl.envs.scenarios import ai_network as ai
 from ecn_marl.envs.scenarios import mixed_rtt
 from ecn_marl.sim.traffic.poisson import Poisson
 
@@ -45,15 +46,8 @@ def scenario() -> Scenario:
             Poisson(load=0.3 * share, warm=True, matrix=_between(rack, rack)),
             Poisson(load=0.4 * share, warm=True, matrix=_between(storage, rack)),
         ),
-        transport="dcqcn:hpcc-paper,ai=2.5,hai=25",
-        dt_us=2.0,
-        tick_steps=5,
+        **ai.FAR_APART,
         slots=256,
-        max_steps=320,
-        ack_priority=True,
-        memory_us=1024.0,
-        features="flows",
-        reward="slowdown",
         slowdown_weights=(0.0338, 0.188, 0.0778),
         margins_us=(2000.0, 2000.0),
         host_groups=(

@@ -29,8 +29,6 @@ def scenario() -> Scenario:
         traffic=tuple(source for job_sources in sources for source in job_sources),
         transport="dcqcn:hpcc-paper",
         slots=2048,
-        features="flows",
-        reward="slowdown",
         slowdown_weights=(0.000695, 1.0, 0.0196),
         host_groups=fabric.job_groups(topology, jobs),
         benchmark=False,

@@ -16,6 +16,7 @@ from typing import Any
 
 from ecn_marl.envs.episode import HostGroup
 from ecn_marl.envs.scenario import Scenario
+from ecn_marl.envs.scenarios import ai_network as ai
 from ecn_marl.sim.network.topology import Topology, dumbbell
 from ecn_marl.sim.traffic.base import Source
 from ecn_marl.sim.traffic.jobs import FlowSets, Requests, Timeline
@@ -87,15 +88,8 @@ def scenario() -> Scenario:
     return Scenario(
         topology=network(),
         traffic=tenant(tuple(range(RACK))),
-        transport="dcqcn:hpcc-paper,ai=2.5,hai=25",
-        dt_us=2.0,
-        tick_steps=5,
+        **ai.FAR_APART,
         slots=SLOTS,
-        max_steps=320,
-        ack_priority=True,
-        memory_us=1024.0,
-        features="flows",
-        reward="slowdown",
         slowdown_weights=(0.0076, 1.0, 0.5),
         margins_us=(1000.0, 1000.0),
         benchmark=True,
