@@ -44,14 +44,12 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ecn_marl._checks import Each, Kind, Real, Whole, check, check_value
 from ecn_marl._errors import bad_value, unknown_name
-from ecn_marl.envs.settings import BASE_GBPS as BASE_GBPS
 from ecn_marl.envs.settings import LARGEST_KB as LARGEST_KB
 from ecn_marl.envs.settings import PUBLISHED as PUBLISHED
 from ecn_marl.envs.settings import STATIC_ECN as STATIC_ECN
 from ecn_marl.envs.settings import EcnSetting as EcnSetting
 from ecn_marl.envs.settings import checked_setting as checked_setting
 from ecn_marl.envs.settings import parse_ecn as parse_ecn
-from ecn_marl.envs.settings import static_ecn as static_ecn
 from ecn_marl.sim.core.queues import Ecn
 from ecn_marl.sim.network.topology import KB
 

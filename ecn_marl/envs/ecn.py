@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from ecn_marl._checks import check_numbers
 from ecn_marl.envs import queues
 from ecn_marl.envs import telemetry as tm
-from ecn_marl.envs.actions import BASE_GBPS, ActionCodec, EcnSetting, parse_ecn
+from ecn_marl.envs.actions import ActionCodec, EcnSetting, parse_ecn
 from ecn_marl.envs.agent_checks import check_shape
 from ecn_marl.envs.agents import PORT, SWITCH, Agents, agents_of
 from ecn_marl.envs.episode import (
@@ -41,10 +41,10 @@ from ecn_marl.envs.features import FeatureScale, FeatureSet, fill, flatten
 from ecn_marl.envs.objectives import OF_JOB, Part, accrued, within_step
 from ecn_marl.envs.reward_reference import RewardReference
 from ecn_marl.envs.rewards import Reward, RewardParams
+from ecn_marl.envs.settings import port_scale
 from ecn_marl.envs.spaces import Box, Space, of_agents
 from ecn_marl.sim.core.failures import fail_links
 from ecn_marl.sim.core.stats import idle, summarise, to_info
-from ecn_marl.sim.network.topology import GBPS
 from ecn_marl.sim.simulator import Ecn, PortStats, SimParams, SimState, Simulator
 from ecn_marl.sim.state import PortSums
 from ecn_marl.sim.traffic.jobs import Timeline, clock_of
@@ -285,7 +285,7 @@ class EcnEnv:
     @staticmethod
     def port_scale(sim: SimParams) -> Float[Array, " ports"]:
         """Link rate of every port over 25 Gb/s, `[P]`."""
-        return jnp.asarray(sim.net.port_rate, jnp.float32) / (BASE_GBPS * GBPS)
+        return port_scale(sim)
 
     def static_ecn(self, setting: str, params: EnvParams) -> Ecn:
         """Thresholds of a static setting on every port.
@@ -397,7 +397,9 @@ class EcnEnv:
         """
         del key
         bare = replace(state, sim=self.sim.traceable(state.sim))
-        decide, observe = (_decide, _observe) if self.sim.on_host else (_in_force, _observed)
+        decide, observe = (
+            (_decide, _observe) if self.sim.on_host else (EcnEnv.in_force, EcnEnv.observed)
+        )
         ecn, in_flight = decide(self, bare, ecn, params)
         ticks = self.telemetry.late(self.interval_us, self.sim.tick_us)[1]
         steps = self._accrued(bare.sim) if self._steps_count else None
@@ -500,20 +502,6 @@ class EcnEnv:
         return episode_metrics(self.sim, self.objective, state, params)
 
 
-def _in_force(env: EcnEnv, state: EnvState, ecn: Ecn, params: EnvParams) -> Any:
-    return env.in_force(state, ecn, params)
-
-
-def _observed(
-    env: EcnEnv,
-    state: EnvState,
-    sums: PortSums,
-    ecn: Ecn,
-    params: EnvParams,
-    before: Array | None,
-) -> Any:
-    return env.observed(state, sums, ecn, params, before)
-
-
-_decide, _observe = (jax.jit(half, static_argnums=0) for half in (_in_force, _observed))
+_decide = jax.jit(EcnEnv.in_force, static_argnums=0)
+_observe = jax.jit(EcnEnv.observed, static_argnums=0)
 """Both halves of a step, compiled one by one for simulators that run on the host."""

@@ -18,10 +18,16 @@ from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.sim.core.queues import LARGEST_KB as LARGEST_KB
 from ecn_marl.sim.core.queues import Ecn, checked_thresholds
 from ecn_marl.sim.formats.sonic import read_profile
-from ecn_marl.sim.network.topology import KB
+from ecn_marl.sim.network.topology import GBPS, KB
+from ecn_marl.sim.state import SimParams
 
 BASE_GBPS = 25.0
 """Link rate for which thresholds in KB are meant; they scale with the rate of a port."""
+
+
+def port_scale(sim: SimParams) -> Float[Array, " ports"]:
+    """Link rate of every port over 25 Gb/s, `[P]`."""
+    return jnp.asarray(sim.net.port_rate, jnp.float32) / (BASE_GBPS * GBPS)
 
 
 class EcnSetting(NamedTuple):
@@ -140,19 +146,3 @@ def checked_setting(setting: tuple[float, ...], field: str) -> EcnSetting:
         ValueError: naming `field`, the setting, and what is allowed.
     """
     return EcnSetting(*checked_thresholds(setting, field, above_zero=True))
-
-
-def static_ecn(spec: str, port_scale: Float[Array, " agents"]) -> Ecn:
-    """A static setting on every port.
-
-    Args:
-        spec: a text for `parse_ecn`, e.g. `secn1` or `5,200,0.01`.
-        port_scale: port rate / 25 Gb/s.
-
-    Returns:
-        Thresholds in bytes, [agents].
-
-    Raises:
-        ValueError: if the setting cannot be read or is not allowed.
-    """
-    return parse_ecn(spec).scaled(port_scale)

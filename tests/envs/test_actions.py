@@ -23,7 +23,6 @@ from ecn_marl.envs.actions import (
     MultiDiscreteAction,
     action_codec,
     parse_ecn,
-    static_ecn,
 )
 
 KB = 1000.0
@@ -128,7 +127,7 @@ def test_discrete_template():
     ],
 )
 def test_settings_of_vendors_on_ports_of_their_rate(name, gbps, kmin, kmax, pmax):
-    ecn = static_ecn(name, jnp.full(2, gbps / 25.0, jnp.float32))
+    ecn = parse_ecn(name).scaled(jnp.full(2, gbps / 25.0, jnp.float32))
     np.testing.assert_array_equal(ecn.kmin, 2 * [kmin * KB])
     np.testing.assert_array_equal(ecn.kmax, 2 * [kmax * KB])
     np.testing.assert_allclose(ecn.pmax, [pmax, pmax], rtol=1e-6)
@@ -359,7 +358,7 @@ def test_lookup_and_hash():
 )
 def test_static_settings(spec, expected):
     assert parse_ecn(spec) == pytest.approx(expected)
-    ecn = static_ecn(spec, jnp.asarray([1.0, 4.0]))
+    ecn = parse_ecn(spec).scaled(jnp.asarray([1.0, 4.0]))
     np.testing.assert_allclose(ecn.kmin, expected[0] * KB * np.asarray([1, 4]), rtol=1e-6)
     np.testing.assert_allclose(ecn.kmax, expected[1] * KB * np.asarray([1, 4]), rtol=1e-6)
     np.testing.assert_allclose(ecn.pmax, [expected[2]] * 2, rtol=1e-6)
@@ -397,4 +396,4 @@ def test_a_step_is_a_setting_like_others():
 )
 def test_static_settings_that_cannot_be_are_named(spec, message):
     with pytest.raises(ValueError, match=message):
-        static_ecn(spec, jnp.ones(1))
+        parse_ecn(spec)

@@ -31,19 +31,15 @@ from jaxtyping import Array, Bool, Float, Int
 from ecn_marl._checks import NOT_NEGATIVE, POSITIVE, Whole, check_numbers
 from ecn_marl._flags import FLAGGED
 from ecn_marl._types import Leaf
-from ecn_marl.envs.actions import parse_ecn
 from ecn_marl.envs.rate.actions import Factor
 from ecn_marl.envs.rate.monitor import MONITORED, Monitor, empty_monitor, watch
+from ecn_marl.envs.settings import parse_ecn, port_scale
 from ecn_marl.envs.spaces import Box, Space, of_agents
 from ecn_marl.sim.core import lifecycle as life
-from ecn_marl.sim.network.topology import GBPS
 from ecn_marl.sim.simulator import Ecn, SimParams, SimState, Simulator
 from ecn_marl.sim.state import PortSums
 from ecn_marl.sim.transports import RateAgent
 from ecn_marl.sim.transports.rate_agent import RateAgentState
-
-BASE_GBPS = 25.0
-"""Link rate for which ECN thresholds in KB are meant; they scale with the rate of a port."""
 
 MOST_IN_LANES = 512
 """Flows up to which environments run in `lanes`; with more, XLA alone fills its vectors."""
@@ -344,6 +340,5 @@ class RateEnv:
 
 
 def thresholds(setting: str, params: SimParams) -> Ecn:
-    """A static ECN setting on all ports, bytes, `[P]`; see `envs.actions.parse_ecn`."""
-    scale = jnp.asarray(params.net.port_rate, jnp.float32) / (BASE_GBPS * GBPS)
-    return parse_ecn(setting).scaled(scale)
+    """A static ECN setting on all ports, bytes, `[P]`; see `envs.settings.parse_ecn`."""
+    return parse_ecn(setting).scaled(port_scale(params))

@@ -30,7 +30,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,33 +53,6 @@ ROWS = 25
 
 RECOVERED = 0.95
 """Share of the line rate at which the long flow has recovered."""
-
-
-@runtime_checkable
-class Subject(Protocol):
-    """Something that controls the rates of a scenario's flows; static and hashable."""
-
-    def __hash__(self) -> int:
-        """Equal subjects share what is compiled."""
-
-    @property
-    def sim(self) -> Simulator:
-        """The simulator."""
-
-    def params(self) -> PyTree:
-        """Parameters."""
-
-    def network_params(self, params: PyTree) -> SimParams:
-        """Parameters of the network."""
-
-    def start(self, key: jax.Array, params: PyTree) -> PyTree:
-        """A fresh state."""
-
-    def network(self, state: PyTree) -> SimState:
-        """The network in a state."""
-
-    def advance(self, state: PyTree, params: PyTree, actor: PyTree) -> tuple[PyTree, PortSums]:
-        """A step; `actor` holds the parameters of the policy."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +133,10 @@ class Steered:
         return self.env.advance(state, self.act(actor, self.env.observe(state)), params)
 
 
+Subject = OwnRates | Steered
+"""What controls the rates of a scenario's flows; equal ones share what is compiled."""
+
+
 class Row(NamedTuple):
     """Record of a row of steps.
 
@@ -237,7 +214,7 @@ def measure(
     # On the device once: numpy arrays would be copied to it in every call.
     params = jax.tree.map(jnp.asarray, subject.params())
     keys = jax.vmap(jax.random.key)(np.arange(seed, seed + seeds, dtype=np.uint32))
-    state = jax.vmap(subject.start, (0, None))(keys, params)
+    state: PyTree = jax.vmap(subject.start, (0, None))(keys, params)
     start, rows = _snapshot(subject.network(state)), []
     for i in range(blocks):
         if i == before:

@@ -12,7 +12,6 @@ is no PFC, as in the paper: full buffers drop, and dropped bytes are sent again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
@@ -50,10 +49,16 @@ SIZES = {
     "all-to-all": (4, 8),
     "long-short": (2, 8, 128, 1024, 2048),
 }
-"""Scenarios that have names."""
+"""Sizes of the scenarios that have names."""
 
-TIMES = {"all-to-all": (4e5, 2e5), "long-short": (2e5, 0.0)}
-"""Their duration and warm-up, µs, where these are not the defaults."""
+NAMES = {f"{kind}-{size}-v0": (kind, size) for kind, sizes in SIZES.items() for size in sizes}
+"""Scenarios by name: kind and size."""
+
+TIMES: dict[str, dict[str, Any]] = {
+    "all-to-all": {"duration_us": 4e5, "warm_up_us": 2e5},
+    "long-short": {"duration_us": 2e5, "warm_up_us": 0.0},
+}
+"""Their times, µs, where these are not the defaults."""
 
 SENDERS = "rate-agent:line-rate,min_rate=0.125"
 """Rates set by agents, 1 Mb/s at least: 8192 flows of a 100 Gb/s link have 12 each."""
@@ -197,52 +202,21 @@ class RateScenario:
         )
 
 
-_REGISTRY: dict[str, Callable[[], RateScenario]] = {}
-
-
-def register_rate(name: str, factory: Callable[[], RateScenario]) -> None:
-    """Register a scenario of rate control.
-
-    Args:
-        name: e.g. `my-incast-v0`.
-        factory: called without arguments, returns the scenario.
-
-    Raises:
-        ValueError: the name is taken, or empty.
-    """
-    if not name or name in _REGISTRY:
-        raise bad_value("scenario name", name, "a new name, e.g. my-incast-v0")
-    _REGISTRY[name] = factory
-
-
-def _built_in(kind: str, size: int) -> Callable[[], RateScenario]:
-    def build() -> RateScenario:
-        spec = RateScenario(kind, size)
-        duration_us, warm_up_us = TIMES.get(kind, (spec.duration_us, spec.warm_up_us))
-        return replace(spec, duration_us=duration_us, warm_up_us=warm_up_us)
-
-    return build
-
-
-for _kind, _sizes in SIZES.items():
-    for _size in _sizes:
-        register_rate(f"{_kind}-{_size}-v0", _built_in(_kind, _size))
-
-
 def rate_scenarios() -> tuple[str, ...]:
-    """Names of all registered scenarios of rate control."""
-    return tuple(_REGISTRY)
+    """Names of all scenarios of rate control."""
+    return tuple(NAMES)
 
 
 def lookup_rate(name: str) -> RateScenario:
-    """The scenario of a name, as registered.
+    """The scenario of a name.
 
     Raises:
         ValueError: unknown name, with the nearest ones.
     """
-    if name not in _REGISTRY:
-        raise unknown_name("rate scenario", name, _REGISTRY)
-    return _REGISTRY[name]()
+    if name not in NAMES:
+        raise unknown_name("rate scenario", name, NAMES)
+    kind, size = NAMES[name]
+    return RateScenario(kind, size, **TIMES.get(kind, {}))
 
 
 def with_options(scenario: str | RateScenario, options: dict[str, Any]) -> RateScenario:
