@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,7 @@ from jaxtyping import Array, PyTree
 from ecn_marl import lanes
 from ecn_marl._types import Leaf
 from ecn_marl.envs.interface import Environment
+from ecn_marl.wrappers.forwarding import Forwarding
 
 
 @struct.dataclass
@@ -32,7 +32,7 @@ class AutoResetState:
 
 
 @dataclass(frozen=True)
-class AutoReset:
+class AutoReset(Forwarding):
     """The wrapped environment, restarted within the step that ends an episode.
 
     `step` then returns the first observation and state of the next episode, and `info["final_obs"]`
@@ -47,12 +47,6 @@ class AutoReset:
     """
 
     env: Environment
-
-    def __getattr__(self, name: str) -> Any:
-        """Attributes of the wrapped environment."""
-        if name.startswith("__") or name == "env":
-            raise AttributeError(name)
-        return getattr(self.env, name)
 
     def reset(self, key: jax.Array, params: PyTree) -> tuple[Array, AutoResetState]:
         """Start the first episode; see the wrapped environment."""

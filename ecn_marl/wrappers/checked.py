@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
@@ -12,10 +11,11 @@ from jaxtyping import Array, PyTree
 from ecn_marl._checks import check_numbers
 from ecn_marl.envs.interface import PortEnvironment, StepResult
 from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.wrappers.forwarding import Forwarding
 
 
 @dataclass(frozen=True)
-class Checked:
+class Checked(Forwarding):
     """The wrapped environment with checks of parameters, actions and thresholds.
 
     Every number of the parameters must be in the range that its field declares: no NaN, no negative
@@ -38,12 +38,6 @@ class Checked:
     """
 
     env: PortEnvironment
-
-    def __getattr__(self, name: str) -> Any:
-        """Attributes of the wrapped environment."""
-        if name.startswith("__") or name == "env":
-            raise AttributeError(name)
-        return getattr(self.env, name)
 
     def check(self, params: PyTree) -> None:
         """Check parameters.

@@ -14,6 +14,7 @@ from ecn_marl._errors import bad_value
 from ecn_marl._types import Leaf
 from ecn_marl.envs.interface import Environment, MeasuredEnvironment, StepResult
 from ecn_marl.wrappers.auto_reset import AutoReset, AutoResetState
+from ecn_marl.wrappers.forwarding import Forwarding
 
 
 @struct.dataclass
@@ -33,15 +34,10 @@ class EpisodeStatisticsState:
 
 
 @dataclass(frozen=True)
-class _Metered:
+class _Metered(Forwarding):
     """An environment whose `info` has the metrics of the episode up to this step."""
 
     env: MeasuredEnvironment
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "env":
-            raise AttributeError(name)
-        return getattr(self.env, name)
 
     def reset(self, key: jax.Array, params: PyTree) -> tuple[Array, PyTree]:
         return self.env.reset(key, params)
@@ -55,7 +51,7 @@ class _Metered:
 
 
 @dataclass(frozen=True)
-class EpisodeStatistics:
+class EpisodeStatistics(Forwarding):
     """`AutoReset`, with a log of the last finished episode.
 
     `info["episode"]` is that log after every step, so the last step of a rollout has it. Where
@@ -76,12 +72,6 @@ class EpisodeStatistics:
         """
         if not isinstance(self.env, AutoReset):
             raise bad_value("env", self.env, "an AutoReset")
-
-    def __getattr__(self, name: str) -> Any:
-        """Attributes of the wrapped environment."""
-        if name.startswith("__") or name == "env":
-            raise AttributeError(name)
-        return getattr(self.env, name)
 
     @property
     def _measured(self) -> MeasuredEnvironment:

@@ -11,10 +11,11 @@ from jaxtyping import Array, PyTree
 
 from ecn_marl import lanes
 from ecn_marl.envs.interface import Environment, PortEnvironment
+from ecn_marl.wrappers.forwarding import Forwarding
 
 
 @dataclass(frozen=True)
-class Lanes:
+class Lanes(Forwarding):
     """The wrapped environment; `jax.vmap` over its steps runs several times as fast on a CPU.
 
     A batch of steps is compiled with one environment in each lane of the processor's vectors.
@@ -30,12 +31,6 @@ class Lanes:
     """
 
     env: Environment
-
-    def __getattr__(self, name: str) -> Any:
-        """Attributes of the wrapped environment."""
-        if name.startswith("__") or name == "env":
-            raise AttributeError(name)
-        return getattr(self.env, name)
 
     def reset(self, key: jax.Array, params: PyTree) -> tuple[Array, PyTree]:
         """Start an episode; see the wrapped environment."""

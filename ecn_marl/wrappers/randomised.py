@@ -32,6 +32,7 @@ from ecn_marl.sim.network.link_options import with_links
 from ecn_marl.sim.network.topology import GBPS, Topology
 from ecn_marl.sim.simulator import RESERVE
 from ecn_marl.sim.transports import Dcqcn
+from ecn_marl.wrappers.forwarding import Forwarding
 
 SENDERS = ("ai", "hai", "g", "increase_us", "decrease_us", "alpha_us")
 """Constants of the senders that are scaled, each by a factor of its own."""
@@ -130,18 +131,6 @@ def _times(tree: PyTree, factor: Array, names: tuple[str, ...]) -> PyTree:
     return replace(tree, **changed)
 
 
-def randomised(params: PyTree, key: jax.Array, ranges: Ranges, topology: Topology) -> PyTree:
-    """Parameters of one episode, drawn.
-
-    Args:
-        params: `EnvParams` of the scenario.
-        key: PRNG key.
-        ranges: from `ranges_of`.
-        topology: the scenario's network.
-    """
-    return scaled(params, draw(key, ranges), ranges, topology)
-
-
 @struct.dataclass
 class RandomisedState:
     """State of `Randomised`.
@@ -173,7 +162,7 @@ class RandomisedState:
 
 
 @dataclass(frozen=True)
-class Randomised:
+class Randomised(Forwarding):
     """The wrapped environment with parameters that are drawn at every reset.
 
     The wrapper has every attribute of the wrapped environment.
@@ -222,12 +211,6 @@ class Randomised:
         if sim.dt_us > bound.dt_us * (1.0 + 1e-6):
             allowed = f"at most {bound.dt_us:.3g} us at the ends of the ranges drawn ({bound.why})"
             raise bad_value("dt_us", sim.dt_us, allowed)
-
-    def __getattr__(self, name: str) -> Any:
-        """Attributes of the wrapped environment."""
-        if name.startswith("__") or name == "env":
-            raise AttributeError(name)
-        return getattr(self.env, name)
 
     # Cached, so that it is one object, as `EcnEnv.program` is.
     @cached_property

@@ -18,7 +18,7 @@ from ecn_marl.envs.parallel import EcnParallelEnv
 from ecn_marl.envs.registry import make
 from ecn_marl.experiments.jobs import parse_ranges
 from ecn_marl.wrappers import AutoReset, EcnVectorEnv
-from ecn_marl.wrappers.randomised import Randomised, draw, randomised, ranges_of, scaled
+from ecn_marl.wrappers.randomised import Randomised, draw, ranges_of, scaled
 
 pytestmark = pytest.mark.usefixtures("tiny_scenario")
 
@@ -38,7 +38,8 @@ def test_only_what_is_named_changes():
     factors = {"rate": 2.0, "delay": 0.5, "load": 1.5, "g": 3.0}
     ranges = tuple((kind, x, x) for kind, x in factors.items())
     net = env.sim.topology
-    after = leaves(randomised(env.default_params, jax.random.key(0), ranges, net))
+    drawn = draw(jax.random.key(0), ranges)
+    after = leaves(scaled(env.default_params, drawn, ranges, net))
     expected_factors = {
         "sim.net.port_rate": 2.0,
         "sim.net.nic_rate": 2.0,
@@ -65,7 +66,8 @@ def test_the_network_is_the_one_of_links_with_other_rates_and_delays(factors):
     plain = make(name, delay_us=2.0, link_gbps=25.0, uplink_gbps=100.0)
     other = make(name, delay_us=2.0 * delay, link_gbps=25.0 * rate, uplink_gbps=100.0 * rate)
     ranges = ranges_of({kind: (x, x) for kind, x in factors.items()})
-    drawn = randomised(plain.default_params, jax.random.key(0), ranges, plain.sim.topology)
+    factors = draw(jax.random.key(0), ranges)
+    drawn = scaled(plain.default_params, factors, ranges, plain.sim.topology)
     expected = leaves(other.default_params.sim.net)
     for field, x in leaves(drawn.sim.net).items():
         np.testing.assert_allclose(x, expected[field], rtol=1e-6, err_msg=field)
