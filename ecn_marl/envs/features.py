@@ -49,8 +49,6 @@ from ecn_marl.envs.columns import (
     Feature,
     FeatureRule,
     FeatureScale,
-    log_count,
-    log_probability,
     log_size,
 )
 from ecn_marl.sim.config import SimConfig, counters
@@ -71,8 +69,6 @@ __all__ = [
     "feature_set",
     "fill",
     "flatten",
-    "log_count",
-    "log_probability",
     "log_size",
     "push",
     "register_features",

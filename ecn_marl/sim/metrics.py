@@ -13,9 +13,6 @@ from ecn_marl.sim.core.lifecycle import SLOWDOWN_TOP
 from ecn_marl.sim.state import SimState
 from ecn_marl.sim.traffic.sizes import CHUNK
 
-CLASS_NAMES = ("mice", "medium", "elephants")
-"""Size classes by payload: (0, 100 KB], (100 KB, 1 MB], above 1 MB."""
-
 
 def histogram_quantile(counts: ArrayLike, q: float) -> np.ndarray:
     """Quantile of slowdowns from their log-spaced histogram, interpolated within a bin.

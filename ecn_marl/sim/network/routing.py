@@ -92,12 +92,7 @@ def compiled_routes(
     )
 
 
-def tiers(hosts: Sequence[str], neighbours: Neighbours) -> dict[str, int]:
-    """Distance from the nearest host: 0 for hosts, 1 at the edge, growing towards the core."""
-    return _distances(hosts, neighbours)
-
-
-def _distances(
+def distances(
     start: Iterable[str], neighbours: Neighbours, among: set[str] | None = None
 ) -> dict[str, int]:
     """Hops from the nearest start node to every node that can be reached (within `among`)."""
@@ -120,7 +115,7 @@ def _onwards(
     end: str, edges: Sequence[str], switches: Sequence[str], neighbours: Neighbours
 ) -> Onwards:
     """Shortest paths to an edge switch from all others; switches on none of them are left out."""
-    distance = _distances([end], neighbours, set(switches))
+    distance = distances([end], neighbours, set(switches))
     for edge in edges:
         if edge not in distance:
             raise InvalidInput(f"no path from switch {edge!r} to switch {end!r}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import SupportsIndex
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.errors import InvalidInput
 from ecn_marl.sim.network.links import Link, Rates, adjacency, at_least, check_links, host_rates
-from ecn_marl.sim.network.routing import Route, compiled_routes, tiers
+from ecn_marl.sim.network.routing import Route, compiled_routes, distances
 from ecn_marl.sim.network.servers import Server, check_servers
 from ecn_marl.sim.units import GBPS, KB, MIB
 
@@ -76,7 +76,8 @@ class Topology:
 
     `P` is the number of ports, `H` of hosts, `S` of switches, `L` of levels, `E` of switches with
     hosts (edges), `K` the largest number of equal-cost paths. A path goes from edge switch to edge
-    switch and then out of the port to the host, which is on the last level.
+    switch and then out of the port to the host, which is on the last level. Networks are equal if
+    names, ports, rates, delays and servers are: the tables of routes follow from these.
 
     Attributes:
         name: for messages and run directories, e.g. `star:9`.
@@ -97,40 +98,21 @@ class Topology:
 
     name: str
     hosts: tuple[str, ...]
-    switches: tuple[str, ...]
+    switches: tuple[str, ...] = field(compare=False)
     ports: tuple[Port, ...]
     nic_gbps: tuple[float, ...]
     nic_delay_us: tuple[float, ...]
-    edge: tuple[int, ...]
-    routes: np.ndarray
-    n_paths: np.ndarray
-    last: np.ndarray
-    level_bounds: tuple[int, ...]
-    server: Server = ()
+    edge: tuple[int, ...] = field(compare=False)
+    routes: np.ndarray = field(compare=False)
+    n_paths: np.ndarray = field(compare=False)
+    last: np.ndarray = field(compare=False)
+    level_bounds: tuple[int, ...] = field(compare=False)
+    server: Server = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
         """Give every host a server of its own, unless servers are given; check them."""
         object.__setattr__(self, "server", self.server or tuple(range(len(self.hosts))))
         check_servers(self.server, len(self.hosts))
-
-    def __hash__(self) -> int:
-        """Hash by what identifies the network; the route table follows from it."""
-        return hash((self.name, self.hosts, self.ports, self.nic_gbps, self.nic_delay_us))
-
-    def __eq__(self, other: object) -> bool:
-        """Equal if names, ports, rates, delays and servers are equal."""
-        # Not the dataclass's own, which would compare arrays, and these have no truth value.
-        if not isinstance(other, Topology):
-            return NotImplemented
-        own = (self.name, self.hosts, self.ports, self.nic_gbps, self.nic_delay_us, self.server)
-        return own == (
-            other.name,
-            other.hosts,
-            other.ports,
-            other.nic_gbps,
-            other.nic_delay_us,
-            other.server,
-        )
 
     @property
     def n_hosts(self) -> int:
@@ -239,7 +221,9 @@ def from_links(
     except ValueError as error:
         raise InvalidInput(f"topology {name!r}: {error}") from None
     label = {"up": "up", "down": "down"} | (kinds or {})
-    ports = _ports(route, by_ends, tiers(hosts, neighbours), label)
+    # 0 for hosts, 1 at the edge, growing towards the core.
+    tier = distances(hosts, neighbours)
+    ports = _ports(route, by_ends, tier, label)
     return Topology(
         name=name,
         hosts=tuple(hosts),
