@@ -7,7 +7,6 @@ and metrics are computed by the same functions. It runs on the host: its methods
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import jax
@@ -150,14 +149,6 @@ def refuse(cfg: PacketSimulator) -> None:
             raise bad_value(name, value, f"{allowed}: packets know nothing else")
 
 
-@partial(jax.jit, static_argnums=0)
-def _init(cfg: PacketSimulator, key: jax.Array, params: SimParams) -> SimState:
-    """The state of the fluid simulator at time 0."""
-    return Simulator.init(cfg, key, params)
-
-
-@partial(jax.jit, static_argnums=0)
-def _summarise(
-    cfg: PacketSimulator, state: SimState, params: SimParams, sums: PortSums
-) -> PortStats:
-    return summarise(cfg, state, params, sums)
+_init = jax.jit(Simulator.init, static_argnums=0)
+_summarise = jax.jit(summarise, static_argnums=0)
+"""Parts of the fluid simulator, on its state."""

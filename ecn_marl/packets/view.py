@@ -23,10 +23,13 @@ from ecn_marl.sim.core import delays, flow_log
 from ecn_marl.sim.core import lifecycle as life
 from ecn_marl.sim.core.stats import empty_sums
 from ecn_marl.sim.simulator import Simulator
-from ecn_marl.sim.state import Flows, PortSums, SimParams, SimState, Totals
+from ecn_marl.sim.state import Flows, PortSums, SimParams, Totals
 from ecn_marl.sim.traffic.sizes import CHUNK, size_class
 
 SLOT_FIELDS = ("stage", "start_step", "start_rest", "payload", "ideal", "delivered", "flow_id")
+
+COPIED = ("src", "dst", "kind", "flow_id", "payload", "ideal", "rtt", "start_step", "start_rest")
+"""Columns of `SLOT` that are fields of `sim.state.Flows` as they stand."""
 
 
 class Ticks(NamedTuple):
@@ -152,18 +155,11 @@ def flows_of(template: Flows, slots: np.ndarray, hop: np.ndarray) -> Flows:
     whole, rest = np.divmod(slots["unsent"], int(CHUNK))
     backlog = np.zeros(template.backlog.shape, np.float32)
     backlog[0] = np.where(free, 0.0, slots["inside"])
+    copied: dict[str, Any] = {name: slots[name].copy() for name in COPIED}
     flows: Flows = replace(
         template,
+        **copied,
         stage=np.where(free, life.FREE, slots["stage"]).astype(np.int32),
-        src=slots["src"].copy(),
-        dst=slots["dst"].copy(),
-        kind=slots["kind"].copy(),
-        flow_id=slots["flow_id"].copy(),
-        payload=slots["payload"].copy(),
-        ideal=slots["ideal"].copy(),
-        rtt=slots["rtt"].copy(),
-        start_step=slots["start_step"].copy(),
-        start_rest=slots["start_rest"].copy(),
         rest_high=np.where(free, 0, whole).astype(np.int32),
         rest_low=np.where(free, 0, rest).astype(np.float32),
         hop=np.ascontiguousarray(hop.T),
@@ -240,7 +236,5 @@ def _counts(cfg: SimConfig, net: Network, start: PyTree) -> PyTree:
     return replace(start, settled=None, away=None, **changed)
 
 
-@partial(jax.jit, static_argnums=0)
-def start_of_interval(cfg: SimConfig, state: SimState, params: SimParams) -> PortSums:
-    """Sums over no time, with the counts of flows that are in progress."""
-    return empty_sums(cfg, state, params)
+start_of_interval = jax.jit(empty_sums, static_argnums=0)
+"""Sums over no time, with the counts of flows that are in progress."""

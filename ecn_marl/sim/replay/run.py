@@ -131,10 +131,8 @@ def replayed(
     )
 
 
-@partial(jax.jit, static_argnums=0)
-def _start(sim: Simulator, key: jax.Array, params: SimParams) -> SimState:
-    """An empty network."""
-    return sim.init(key, params)
+_start = jax.jit(Simulator.init, static_argnums=0)
+"""An empty network."""
 
 
 def _check_capacity(
