@@ -397,9 +397,8 @@ class EcnEnv:
         """
         del key
         bare = replace(state, sim=self.sim.traceable(state.sim))
-        decide, observe = (
-            (_decide, _observe) if self.sim.on_host else (EcnEnv.in_force, EcnEnv.observed)
-        )
+        own = type(self)
+        decide, observe = (_decide, _observe) if self.sim.on_host else (own.in_force, own.observed)
         ecn, in_flight = decide(self, bare, ecn, params)
         ticks = self.telemetry.late(self.interval_us, self.sim.tick_us)[1]
         steps = self._accrued(bare.sim) if self._steps_count else None
