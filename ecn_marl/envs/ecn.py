@@ -11,7 +11,7 @@ in observations, actions, rewards, ends and the `info` of `step`, and `[P]` one 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -397,14 +397,15 @@ class EcnEnv:
         """
         del key
         bare = replace(state, sim=self.sim.traceable(state.sim))
-        own = type(self)
-        decide, observe = (_decide, _observe) if self.sim.on_host else (own.in_force, own.observed)
-        ecn, in_flight = decide(self, bare, ecn, params)
+        decide, observe = self.in_force, self.observed
+        if self.sim.on_host:
+            decide, observe = partial(_decide, self), partial(_observe, self)
+        ecn, in_flight = decide(bare, ecn, params)
         ticks = self.telemetry.late(self.interval_us, self.sim.tick_us)[1]
         steps = self._accrued(bare.sim) if self._steps_count else None
         sim, port_sums = self.sim.collect(state.sim, params.sim, ecn, state.ecn, ticks)
         bare = replace(bare, sim=self.sim.traceable(sim), telemetry=in_flight)
-        obs, next_state, *outputs = observe(self, bare, port_sums, ecn, params, steps)
+        obs, next_state, *outputs = observe(bare, port_sums, ecn, params, steps)
         return obs, replace(next_state, sim=sim), *outputs
 
     def in_force(
@@ -501,6 +502,14 @@ class EcnEnv:
         return episode_metrics(self.sim, self.objective, state, params)
 
 
-_decide = jax.jit(EcnEnv.in_force, static_argnums=0)
-_observe = jax.jit(EcnEnv.observed, static_argnums=0)
-"""Both halves of a step, compiled one by one for simulators that run on the host."""
+# Both halves of a step, compiled one by one for simulators that run on the host.
+
+
+@partial(jax.jit, static_argnums=0)
+def _decide(env: EcnEnv, *args: PyTree) -> Any:
+    return env.in_force(*args)
+
+
+@partial(jax.jit, static_argnums=0)
+def _observe(env: EcnEnv, *args: PyTree) -> Any:
+    return env.observed(*args)
