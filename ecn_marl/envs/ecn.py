@@ -10,6 +10,7 @@ in observations, actions, rewards, ends and the `info` of `step`, and `[P]` one 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -397,7 +398,8 @@ class EcnEnv:
         """
         del key
         bare = replace(state, sim=self.sim.traceable(state.sim))
-        decide, observe = self.in_force, self.observed
+        decide: Callable[..., Any] = self.in_force
+        observe: Callable[..., Any] = self.observed
         if self.sim.on_host:
             decide, observe = partial(_decide, self), partial(_observe, self)
         ecn, in_flight = decide(bare, ecn, params)
