@@ -62,13 +62,13 @@ def write_all(outputs: Mapping[Path, str | bytes | Output]) -> None:
     ready: list[tuple[Path, Path]] = []
     try:
         for path, content in outputs.items():
-            output = content if isinstance(content, Output) else _output(content)
+            mode, write = content if isinstance(content, Output) else output(content)
             # In the same folder, because renaming is atomic only within one file system.
             draft = path.with_name(f".{path.name}.{os.getpid()}.part")
             ready.append((draft, path))  # before it is opened, so that a partial file is removed
-            encoding = None if "b" in output.mode else "utf-8"
-            with naming(path), open(draft, output.mode, encoding=encoding) as file:
-                output.write(file)
+            encoding = None if "b" in mode else "utf-8"
+            with naming(path), open(draft, mode, encoding=encoding) as file:
+                write(file)
         for draft, path in ready:
             os.replace(draft, path)
     finally:
@@ -76,7 +76,8 @@ def write_all(outputs: Mapping[Path, str | bytes | Output]) -> None:
             draft.unlink(missing_ok=True)  # after an error; renamed ones are gone
 
 
-def _output(content: str | bytes) -> Output:
+def output(content: str | bytes) -> Output:
+    """A text or binary file with this content."""
     return Output("w" if isinstance(content, str) else "wb", lambda file: file.write(content))
 
 
