@@ -29,7 +29,6 @@ from ecn_marl.baselines.evaluation.completion import PARTS, invalid_reasons, par
 from ecn_marl.baselines.evaluation.statistics import crossed_interval
 from ecn_marl.envs.registry import FLUID, PACKETS
 from ecn_marl.experiments.backends import ON_PACKETS, agreement, matching
-from ecn_marl.experiments.json_files import output
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.sealed import SET
 
@@ -221,7 +220,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     stored = json.loads(args.file.read_text()) if args.file.is_file() else {"scenarios": []}
     for folder in args.folders:
         stored["scenarios"] = merged(stored["scenarios"], folder, args.new)
-    write_all({args.file: output(json.dumps(stored) + "\n")})
+    write_all({args.file: json.dumps(stored) + "\n"})
     return 0
 
 

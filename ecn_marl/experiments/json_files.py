@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ecn_marl._files import json_text, write_all
-from ecn_marl._files import output as output  # docs/sealed.py has it from here
 
 
 def json_types(
