@@ -27,6 +27,12 @@ def returns(side: Side) -> np.ndarray:
     return np.cumsum(np.asarray(side.episode.info["reward"], np.float64).mean(1))
 
 
+def busiest_host(side: Side) -> int:
+    """The port to a host with the most traffic."""
+    hosts = side.env.sim.topology.ports_of_kind("host")
+    return int(hosts[np.argmax(side.episode.info["utilisation"].mean(0)[hosts])])
+
+
 def busiest(sides: Sequence[Side]) -> tuple[int, float]:
     """The port with the longest mean queue, and the time of its longest queue, ms.
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from ecn_marl._errors import bad_value
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.render.axes import backlog, returns, tick_times
+from ecn_marl.render.axes import busiest_host, returns
 from ecn_marl.render.episode import Side
 from ecn_marl.render.flow_plot import (
     FlowPlot,
@@ -36,31 +36,12 @@ from ecn_marl.render.picture import (
     plain_axes,
     queue_colours,
 )
+from ecn_marl.render.queues import series
 from ecn_marl.sim.network.topology import KB
 
 SIZE_IN, DPI = (11.0, 7.0), 80
 
 _NAMES = ("FIRST", "SECOND")
-
-
-class _Trace(NamedTuple):
-    """The curves of one half of a picture.
-
-    Attributes:
-        tick_ms: times of the ticks, ms, `[N]`.
-        queue: backlog of the drawn port at these times, KB, `[N]`.
-        interval_ms: starts of the intervals, ms, `[T]`.
-        kmin: of the drawn port in each interval, KB, `[T]`.
-        kmax: the same.
-        returns: return so far at the end of each interval, mean over the ports, `[T]`.
-    """
-
-    tick_ms: np.ndarray
-    queue: np.ndarray
-    interval_ms: np.ndarray
-    kmin: np.ndarray
-    kmax: np.ndarray
-    returns: np.ndarray
 
 
 def check_same(first: Side, second: Side) -> None:
@@ -81,12 +62,8 @@ def frames(first: Side, second: Side) -> Iterator[UInt8[np.ndarray, "height widt
         ValueError: see `check_same`.
     """
     check_same(first, second)
-    hosts = first.env.sim.topology.ports_of_kind("host")
-    port = int(hosts[np.argmax(first.episode.info["utilisation"].mean(0)[hosts])])
-    sides = (first, second)
-    traces = [_trace(side, port) for side in sides]
-    animation = _Animation(sides, traces, port)
-    step_ms = max(side.env.interval_us for side in sides) / 1e3
+    animation = _Animation((first, second), busiest_host(first))
+    step_ms = max(side.env.interval_us for side in (first, second)) / 1e3
     for time_ms in step_ms * np.arange(1, round(length_ms(first) / step_ms) + 1):
         yield animation.draw(float(time_ms))
 
@@ -105,25 +82,13 @@ def page(pages: Sequence[str], labels: Sequence[str]) -> str:
     return re.sub("|".join(parts), lambda mark: escape(parts[mark[0]]), template)
 
 
-def _trace(side: Side, port: int) -> _Trace:
-    info = side.episode.info
-    intervals = len(info["queue"])
-    interval_ms = side.env.interval_us / 1e3
-    return _Trace(
-        tick_ms=tick_times(side),
-        queue=backlog(side, port),
-        interval_ms=np.arange(intervals) * interval_ms,
-        kmin=info["kmin"][:, port] / KB,
-        kmax=info["kmax"][:, port] / KB,
-        returns=returns(side),
-    )
-
-
 class _Animation:
     """Draws both halves. Every picture is drawn anew, which takes about a tenth of a second."""
 
-    def __init__(self, sides: tuple[Side, Side], traces: list[_Trace], port: int) -> None:
-        self.sides, self.traces, self.port = sides, traces, port
+    def __init__(self, sides: tuple[Side, Side], port: int) -> None:
+        self.sides, self.port = sides, port
+        self.traces = [series(side, port) for side in sides]
+        self.returns = [returns(side) for side in sides]
         self.figure = Figure(figsize=SIZE_IN, dpi=DPI, facecolor="white")
         self.canvas = FigureCanvasAgg(self.figure)
         self.cmap = queue_colours()
@@ -131,7 +96,7 @@ class _Animation:
         self.figure.text(0.02, 0.955, f"{name}: the same episode twice", size=14, color=INK)
         self.clock = self.figure.text(0.98, 0.955, "", size=12, color=INK, ha="right")
         length = length_ms(sides[0])
-        highest = max(float(max(t.kmax.max(), t.queue.max())) for t in traces)
+        highest = max(float(max(t.kmax.max(), t.queue.max()) / KB) for t in self.traces)
         slowest = max(slowest_of(side) for side in sides)
         self.halves = []
         for i, side in enumerate(sides):
@@ -188,21 +153,22 @@ class _Animation:
     def draw(self, time_ms: float) -> np.ndarray:
         """The picture at a time, ms."""
         self.clock.set_text(f"{time_ms:.1f} ms")
-        for side, trace, half in zip(self.sides, self.traces, self.halves, strict=True):
+        both = zip(self.sides, self.traces, self.returns, self.halves, strict=True)
+        for side, trace, so_far, half in both:
             info = side.episode.info
             t = interval_at(side, time_ms)
             levels = level(*(np.asarray(info[name][t], np.float64) for name in _LEVEL))
             half["network"].set_array(levels)
             half["network"].set_linewidths(2.0 * (0.6 + levels))
             # Rounding must not leave out a tick that ends at this very time.
-            ticks = np.searchsorted(trace.tick_ms, time_ms + 1e-9)
-            half["queue"].set_data(trace.tick_ms[:ticks], trace.queue[:ticks])
+            ticks = np.searchsorted(trace.time_ms, time_ms + 1e-9)
+            half["queue"].set_data(trace.time_ms[:ticks], trace.queue[:ticks] / KB)
             times = np.append(trace.interval_ms[: t + 1], time_ms)
             for name, values in (("kmin", trace.kmin), ("kmax", trace.kmax)):
-                half[name].set_data(times, np.append(values[: t + 1], values[t]))
+                half[name].set_data(times, np.append(values[: t + 1], values[t]) / KB)
             half["flows"].show(time_ms)
             phase = phase_name(side, self.port, time_ms)
-            total = f"return {trace.returns[t]:.2f}"
+            total = f"return {so_far[t]:.2f}"
             half["state"].set_text(f"{phase}, {total}" if phase else total)
         self.canvas.draw()
         # A copy, since the next picture is drawn into the same memory.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
@@ -122,55 +124,99 @@ def record(
         controller: the policy.
         seed: seed of the evaluation stream.
     """
-    ticks, info, phase, slots = jax.device_get(_run(env, params, controller, seed))
+    if env.sim.on_host:
+        recorded: Any = _run_on_host(env, params, controller, seed)
+    else:
+        play = jax.jit(_recorder(env, params, [controller], _SLOT_FIELDS))
+        recorded = play(0, evaluation_keys(seed, 1)[0])
+    ticks, info, phase, slots = jax.device_get(recorded)
     flat = {name: values.reshape(-1, *values.shape[2:]) for name, values in slots.items()}
     flows, active = _trace_flows(env, params, flat, ticks.shape[1])
-    n_ports = env.sim.topology.n_ports
-    queues = ticks.reshape(*ticks.shape[:2], n_ports, -1).sum(-1)
-    return Episode(queues, info, phase, flows, active)
+    return Episode(_of_ports(env, ticks), info, phase, flows, active)
 
 
-def _run(
-    env: EcnEnv, params: EnvParams, controller: Controller | StatefulController, seed: int
-) -> tuple[Array, dict[str, Array], Array, dict[str, Array]]:
-    """Queues `[T, K, Q]`, infos and phases `[T, A]`, flow slots `[T, K, ...]` of an episode.
+def record_queues(
+    env: EcnEnv,
+    params: EnvParams,
+    controllers: Sequence[Controller | StatefulController],
+    seed: int,
+) -> list[Episode]:
+    """`record` under several policies in one compiled program, without the flows."""
+    play = jax.jit(jax.vmap(_recorder(env, params, controllers, ()), (0, None)))
+    numbers = jnp.arange(len(controllers))
+    recorded = jax.device_get(play(numbers, evaluation_keys(seed, 1)[0]))
+    each = [jax.tree.map(lambda x, i=i: x[i], recorded) for i in range(len(controllers))]
+    return [Episode(_of_ports(env, ticks), info, phase, [], []) for ticks, info, phase, _ in each]
+
+
+def _of_ports(env: EcnEnv, queues: np.ndarray) -> np.ndarray:
+    """Queues of ports, `[T, K, A]`, from those of all their classes, `[T, K, Q]`."""
+    total: np.ndarray = queues.reshape(*queues.shape[:2], env.sim.topology.n_ports, -1).sum(-1)
+    return total
+
+
+def _recorder(
+    env: EcnEnv,
+    params: EnvParams,
+    controllers: Sequence[Controller | StatefulController],
+    fields: Sequence[str],
+) -> Callable[[Array, jax.Array], tuple[Array, dict[str, Array], Array, dict[str, Array]]]:
+    """A function that plays the episode of a key under one of the controllers.
 
     Every interval is run twice: tick by tick to record it, and as a whole for the next state. So
     the episode is bit for bit that of an evaluation.
+
+    Args:
+        env: the environment.
+        params: its parameters.
+        controllers: the controllers.
+        fields: fields of the flow slots that are recorded.
+
+    Returns:
+        `(number of the controller, key) -> ...`: queues `[T, K, Q]`, infos and phases `[T, A]`,
+        flow slots `[T, K, ...]`.
     """
-    sim, policy = env.sim, with_memory(controller)
-    if sim.on_host:
-        return _run_on_host(env, params, controller, seed)
+    sim, policies = env.sim, [with_memory(controller) for controller in controllers]
     tick_simulator = replace(sim, interval_steps=sim.tick_steps)
 
     def tick(state: SimState, ecn: Ecn) -> tuple[PyTree, tuple[Array, dict[str, Array]]]:
         state, _ = tick_simulator.interval(state, params.sim, ecn)
-        return state, (state.queue, {name: getattr(state.flows, name) for name in _SLOT_FIELDS})
+        return state, (state.queue, {name: getattr(state.flows, name) for name in fields})
 
-    def step(carry: PyTree, key: jax.Array) -> tuple[PyTree, PyTree]:
-        obs, state, memory = carry
-        act_key, env_key = jax.random.split(key)
-        chosen, memory = decide(policy, act_key, obs, memory)
-        ecn = thresholds(env, params, state, chosen)
-        phase = env.phase(state, params)
-        by_tick = env.in_force_by_tick(state, ecn, params)
-        _, (queue, slots) = jax.lax.scan(tick, state.sim, by_tick)
-        obs, state, _, _, _, info = env.step_ecn(env_key, state, ecn, params)
-        return (obs, state, policy.observe(memory, info)), (queue, info, phase, slots)
+    def episode(number: Array, key: jax.Array) -> Any:
+        def step(carry: PyTree, key: jax.Array) -> tuple[PyTree, PyTree]:
+            obs, state, memories = carry
+            act_key, env_key = jax.random.split(key)
+            # All controllers decide, and the number picks one: in a batch, a `lax.switch` would
+            # run all of its branches, too.
+            decided = [
+                decide(policy, act_key, obs, memory)
+                for policy, memory in zip(policies, memories, strict=True)
+            ]
+            options = [thresholds(env, params, state, chosen) for chosen, _ in decided]
+            ecn: Ecn = jax.tree.map(lambda *x: jnp.stack(x)[number], *options)
+            phase = env.phase(state, params)
+            by_tick = env.in_force_by_tick(state, ecn, params)
+            _, (queue, slots) = jax.lax.scan(tick, state.sim, by_tick)
+            obs, state, _, _, _, info = env.step_ecn(env_key, state, ecn, params)
+            memories = [
+                policy.observe(memory, info)
+                for policy, (_, memory) in zip(policies, decided, strict=True)
+            ]
+            of_ports = {name: x for name, x in info.items() if x.ndim == 1}
+            return (obs, state, memories), (queue, of_ports, phase, slots)
 
-    def episode(key: jax.Array) -> Any:
         reset_key, run_key = jax.random.split(key)
-        carry = (*env.reset(reset_key, params), policy.init())
+        carry = (*env.reset(reset_key, params), [policy.init() for policy in policies])
         return jax.lax.scan(step, carry, jax.random.split(run_key, int(params.max_steps)))[1]
 
-    queue, info, phase, slots = jax.jit(episode)(evaluation_keys(seed, 1)[0])
-    return queue, {k: v for k, v in info.items() if v.ndim == 2}, phase, slots
+    return episode
 
 
 def _run_on_host(
     env: EcnEnv, params: EnvParams, controller: Controller | StatefulController, seed: int
 ) -> tuple[Array, dict[str, Array], Array, dict[str, Array]]:
-    """`_run` where the simulator cannot be traced: on packets."""
+    """What a `_recorder` returns, where the simulator cannot be traced: on packets."""
     sim = env.sim
     ticker = replace(sim, interval_steps=sim.tick_steps)
     if isinstance(controller, HostPolicy):

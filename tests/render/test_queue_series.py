@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from ecn_marl.baselines.evaluation.episodes import evaluation_keys
 from ecn_marl.baselines.static import Static
 from ecn_marl.envs.episode import PhaseEcn
 from ecn_marl.envs.registry import make
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.render import queues
-from ecn_marl.render.episode import record
+from ecn_marl.render.episode import Episode, record, record_queues
 from ecn_marl.sim import Incast, star
 from ecn_marl.sim.traffic.jobs import FlowSets, Timeline
 
@@ -25,7 +24,7 @@ class Watched(NamedTuple):
     oracle: Any
     port: str
     series: dict[str, Any]
-    recorded: dict[str, np.ndarray]
+    recorded: list[Episode]
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +46,10 @@ def watched() -> Watched:
         "tight": Static(env, params, "5,20,1"),
         "loose": Static(env, params, "secn2"),
     }
-    recorded, record_ticks = {}, queues._record
+    recorded: list[Episode] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            queues, "_record", lambda *args: recorded.update(record_ticks(*args)) or recorded
+            queues, "record_queues", lambda *a: recorded.extend(record_queues(*a)) or recorded
         )
         port, series = queues.queue_series(env, params, controls, seed=3)
     assert [one.label for one in series] == list(controls)
@@ -65,11 +64,11 @@ def test_series_is_the_episode_sampled_every_tick(watched):
     assert (tight.kmin == 5e3).all() and (tight.kmax == 20e3).all()
     assert (loose.kmin == 100e3).all() and (loose.kmax == 400e3).all()
     assert 0 < tight.queue.mean() < loose.queue.mean()
-    recorded = watched.recorded
-    for i, series in enumerate(watched.series.values()):
+    for episode, series in zip(watched.recorded, watched.series.values(), strict=True):
+        info = episode.info
         # The last of the five ticks is the end of the interval, as the environment tells it.
-        np.testing.assert_allclose(series.queue[4::5], recorded["queue"][i, :, 0], rtol=1e-5)
-        assert np.isclose(series.utilisation, recorded["utilisation"][i, :, 0].mean())
+        np.testing.assert_allclose(series.queue[4::5], info["queue"][:, 0], rtol=1e-5)
+        assert np.isclose(series.utilisation, info["utilisation"][:, 0].mean())
 
 
 def test_an_oracle_is_recorded_with_the_thresholds_of_the_current_phase(watched):
@@ -88,13 +87,14 @@ def test_late_thresholds_are_recorded_when_they_are_in_force():
     bursts = Incast(load=0.8, n_max=2, flow_kb=2000.0, width=2)
     spec = Scenario(topology=star(3), traffic=(bursts,), slots=16, max_steps=16, pfc=False)
     env = make(spec, telemetry={"action_delay": 1}, decision_delay_us=40.0)
-    params, key = env.default_params, evaluation_keys(5, 1)[0]
+    params = env.default_params
 
     def drawn(key, obs):
         return env.action.sample(key, env.num_agents)
 
     whole = record(env, params, drawn, 5)
-    sampled = queues._record(env, params, [drawn], key)
+    (sampled,) = record_queues(env, params, [drawn], 5)
     assert np.ptp(whole.info["kmin"]) > 0
-    np.testing.assert_array_equal(whole.ticks[:, -1], whole.info["queue"])
-    np.testing.assert_array_equal(sampled["ticks"][0, :, -1], sampled["queue"][0])
+    for episode in (whole, sampled):
+        np.testing.assert_array_equal(episode.ticks[:, -1], episode.info["queue"])
+    np.testing.assert_array_equal(sampled.ticks, whole.ticks)

@@ -18,9 +18,10 @@ from small_episode import INTERVALS, SCENARIO, SEED
 from ecn_marl.baselines.static import Static
 from ecn_marl.envs.registry import make
 from ecn_marl.render import comparison, player
-from ecn_marl.render.axes import busiest
+from ecn_marl.render.axes import busiest, returns
 from ecn_marl.render.episode import Side, record
 from ecn_marl.render.flow_plot import FlowPlot
+from ecn_marl.render.queues import series
 
 
 def side(label: str, setting: str, **options) -> Side:
@@ -63,9 +64,8 @@ def test_slowdowns_are_those_of_flows_that_have_finished(sides):
     assert 0 < len(early) < len(done)
     assert f"mean {early.mean():.1f}, p99" in flows.texts["short"].get_text()
     assert flows.texts["long"].get_text() == "larger: none yet"
-    trace = comparison._trace(side, port)
-    np.testing.assert_array_equal(trace.queue, side.episode.ticks[:, :, port].ravel() / 1e3)
-    np.testing.assert_allclose(trace.returns[-1], side.episode.info["reward"].mean(1).sum())
+    np.testing.assert_array_equal(series(side, port).queue, side.episode.ticks[:, :, port].ravel())
+    np.testing.assert_allclose(returns(side)[-1], side.episode.info["reward"].mean(1).sum())
 
 
 def test_other_episodes_are_refused(sides):
