@@ -25,7 +25,6 @@ from ecn_marl.baselines.evaluation.cost import decision_us
 from ecn_marl.baselines.evaluation.episodes import (
     BATCH,
     Evaluation,
-    evaluate,
     fixed_runner,
     shared_runner,
 )
@@ -49,7 +48,6 @@ from ecn_marl.experiments.executors import (
     Task,
     of_arena,
     run_episodes,
-    with_env,
 )
 from ecn_marl.experiments.json_files import json_types
 from ecn_marl.experiments.measured_delay import measured_delay_us
@@ -329,26 +327,12 @@ class Scoring(NamedTuple):
             controller: the controller.
             build: makes both, in a process; pickles.
             seed: number of the learner's seed among those that are scored.
-            **options: further arguments of `evaluate`, which processes do without, but `progress`.
+            **options: further arguments of `run_episodes`.
         """
-        keep = None if self.kept is None else self.kept(seed)
-        if self.pool is None:
-            return evaluate(
-                env,
-                env.default_params,
-                controller,
-                name=self.name,
-                episodes=len(self.keys),
-                keys=self.keys,
-                keep=keep,
-                **options,
-            )
-        write = None if keep is None else partial(with_env, keep, env)
         # A worker keeps what it made last by this name, and scores in several places.
-        task = Task(
-            f"{self.place.name}: {self.name}#{seed}", build, self.keys, traced=keep is not None
-        )
-        found = run_episodes(self.pool, task, options.get("progress"), write)
+        task = Task(f"{self.place.name}: {self.name}#{seed}", build, self.keys)
+        keep = None if self.kept is None else self.kept(seed)
+        found = run_episodes(self.pool, task, (env, controller), keep=keep, **options)
         return replace(found, name=self.name)
 
 

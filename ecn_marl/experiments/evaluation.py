@@ -23,7 +23,6 @@ from ecn_marl._tables import check_folder
 from ecn_marl.baselines.evaluation import traces
 from ecn_marl.baselines.evaluation.completion import summarise
 from ecn_marl.baselines.evaluation.episodes import Evaluation, evaluation_keys, shared_runner
-from ecn_marl.baselines.evaluation.episodes import evaluate as evaluate_one
 from ecn_marl.baselines.evaluation.statistics import over_seeds
 from ecn_marl.baselines.oracle import BEST
 from ecn_marl.envs.ecn import EcnEnv
@@ -38,7 +37,6 @@ from ecn_marl.experiments.executors import (
     executor,
     of_arena,
     run_episodes,
-    with_env,
 )
 from ecn_marl.experiments.policies import (
     Arena,
@@ -251,26 +249,12 @@ def _evaluate(
         show(done, f"{policy.label}: compiling" if done < total else "")
         progress = partial(_progress, show, done, policy.label)
         keep = _keep(recording, policy.name, check)
-        if pool is not None:
-            found = controller if isinstance(policy, Searched) else None  # none searches again
-            alone = replace(place, progress=None)
-            build = partial(of_arena, alone, policy, found)
-            keys = evaluation_keys(seed, episodes)
-            task = Task(policy.name, build, keys, traced=keep is not None)
-            write = None if keep is None else partial(with_env, keep, env)
-            evaluations[policy.name] = run_episodes(pool, task, progress, write)
-        else:
-            evaluations[policy.name] = evaluate_one(
-                env,
-                env.default_params,
-                controller,
-                name=policy.name,
-                episodes=episodes,
-                seed=seed,
-                progress=progress,
-                runner=shared_runner(controller),
-                keep=keep,
-            )
+        found = controller if isinstance(policy, Searched) else None  # none searches again
+        build = partial(of_arena, replace(place, progress=None), policy, found)
+        task = Task(policy.name, build, evaluation_keys(seed, episodes))
+        evaluations[policy.name] = run_episodes(
+            pool, task, (env, controller), progress, keep, runner=shared_runner(controller)
+        )
         more[policy.name] = {"interval_us": env.interval_us}
         if (settings := policy.settings(place)) is not None:
             more[policy.name]["settings"] = settings

@@ -57,13 +57,11 @@ class Task:
         name: name of the policy; tasks of a pool that differ have different names.
         build: makes environment and controller, in each process once; a function that pickles.
         keys: keys of the episodes.
-        traced: whether flows and intervals are traced.
     """
 
     name: str
     build: Build
     keys: jax.Array
-    traced: bool = False
 
 
 def of_arena(arena: Arena, policy: str | Named, controller: Any = None) -> Built:
@@ -180,41 +178,53 @@ def _import(names: Sequence[str]) -> None:
 
 
 def run_episodes(
-    pool: Executor,
+    pool: Executor | None,
     task: Task,
+    built: Built,
     progress: Callable[[int], None] | None = None,
-    keep: Callable[[int, dict[str, Any]], None] | None = None,
+    keep: Keep | None = None,
+    **options: Any,
 ) -> Evaluation:
-    """Evaluate a policy; the result is that of `evaluate`.
+    """Evaluate a policy, here or in the processes of a pool.
 
     Args:
-        pool: what runs them.
+        pool: what runs the episodes, one at a time; None for this process.
         task: what to run.
+        built: environment and controller, as the task builds them.
         progress: called with the number of episodes done.
-        keep: called after every `BATCH` episodes of a traced task with the number of the first, and
-            their metrics.
+        keep: see `evaluate`; flows and intervals are traced then.
+        **options: further arguments of `evaluate`, which a pool does without.
     """
+    env, controller = built
+    if pool is None:
+        return evaluate(
+            env,
+            env.default_params,
+            controller,
+            name=task.name,
+            episodes=len(task.keys),
+            keys=task.keys,
+            progress=progress,
+            keep=keep,
+            **options,
+        )
     parts: list[dict[str, np.ndarray]] = []
     batch: list[dict[str, Any]] = []
     words = np.asarray(jax.random.key_data(task.keys))
-    run = partial(_episode, task.name, task.build, task.traced)
+    run = partial(_episode, task.name, task.build, keep is not None)
     for done, part in enumerate(pool.map(run, words), 1):
         batch.append(part)
         if progress is not None:
             progress(done)
         if len(batch) < BATCH and done < len(words):
             continue
-        each = [x.pop(TRACE) for x in batch] if task.traced else []
+        each = [] if keep is None else [x.pop(TRACE) for x in batch]
         parts.append({n: np.concatenate([x[n] for x in batch]) for n in batch[0]})
         if keep is not None:
-            keep(done - len(batch), parts[-1] | {TRACE: stacked(each)})
+            metrics = parts[-1] | {TRACE: stacked(each)}
+            keep(done - len(batch), env, env.default_params, metrics)
         batch = []
     return Evaluation(task.name, {n: np.concatenate([x[n] for x in parts]) for n in parts[0]})
-
-
-def with_env(keep: Keep, env: Any, first: int, metrics: dict[str, Any]) -> None:
-    """Hand the metrics of a batch to what keeps them."""
-    keep(first, env, env.default_params, metrics)
 
 
 _MADE: dict[str, Built] = {}

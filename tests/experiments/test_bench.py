@@ -167,7 +167,7 @@ def test_workers_tell_places_apart(done, monkeypatch):
     plan, _ = done
     names = []
 
-    def ran(pool, task, *more):
+    def ran(pool, task, built, **options):
         names.append(task.name)
         return Evaluation(task.name, {})
 
