@@ -139,37 +139,19 @@ def reroute(
     paths = find_paths(net, offer, bits, up)
     local, back_queue = queue_numbers(paths, flows.kind, bounds, classes)
     cut = broken & ~forth
-    # If the last byte of a flow has arrived (first in, first out), the fluid it left behind
-    # counts as delivered.
-    arrived = flows.stage >= life.RETURNING
-    lost = jnp.where(cut & ~arrived, flows.backlog.sum(0), 0.0)
-    passed = jnp.where(cut & arrived, flows.backlog.sum(0), 0.0).sum()
-    # A flow that had sent its last byte has to send again.
-    resend = (lost > 0) & (flows.stage > life.SENDING)
-    # Many MB may be lost at once: whole chunks go to the high part, so that float32 rounds none.
-    chunks = jnp.floor(lost / CHUNK)
 
     def new(fresh: Array | float, old: Array) -> Array:
         return jnp.where(broken, fresh, old)
 
-    return Rerouted(
-        replace(
-            flows,
-            hop=new(local, flows.hop),
-            back=new(back_queue, flows.back),
-            rtt=new(paths.rtt, flows.rtt),
-            after=new(paths.after, flows.after),
-            backlog=jnp.where(cut, 0.0, flows.backlog),
-            due=jnp.where(cut, 0.0, flows.due),
-            waiting=tuple(jnp.where(cut, 0.0, x) for x in flows.waiting),
-            wait=new(0.0, flows.wait),
-            rest_high=flows.rest_high + chunks.astype(flows.rest_high.dtype),
-            rest_low=flows.rest_low + (lost - chunks * CHUNK),
-            stage=jnp.where(resend, life.SENDING, flows.stage),
-        ),
-        lost,
-        passed,
+    moved = replace(
+        flows,
+        hop=new(local, flows.hop),
+        back=new(back_queue, flows.back),
+        rtt=new(paths.rtt, flows.rtt),
+        after=new(paths.after, flows.after),
+        wait=new(0.0, flows.wait),
     )
+    return _emptied(moved, cut, jnp.where(cut, flows.backlog.sum(0), 0.0))
 
 
 def reroute_ways(
@@ -208,26 +190,41 @@ def reroute_ways(
     hop, back_queue = queue_numbers(paths, flows.kind, bounds, classes, w)
     cut = used & ~forth
     rows = jnp.tile(cut, (n_levels, 1))
-    arrived = flows.stage >= life.RETURNING
-    stranded = jnp.where(rows, flows.backlog, 0.0).sum(0)
-    lost, passed = jnp.where(arrived, 0.0, stranded), jnp.where(arrived, stranded, 0.0).sum()
-    chunks = jnp.floor(lost / CHUNK)
     rerouted = used if n_sprayed > 1 else used & (cut[0] | ~back)
-    return Rerouted(
-        replace(
-            flows,
-            hop=jnp.where(used if n_sprayed > 1 else rows, hop, flows.hop),
-            back=jnp.where(used if n_sprayed > 1 else used & ~back, back_queue, flows.back),
-            rtt=jnp.where(rerouted, paths.rtt, flows.rtt),
-            after=jnp.where(rerouted, paths.after, flows.after),
-            backlog=jnp.where(rows, 0.0, flows.backlog),
-            due=jnp.where(rows, 0.0, flows.due),
-            waiting=tuple(jnp.where(rows, 0.0, x) for x in flows.waiting),
-            wait=jnp.where(cut.any(0), 0.0, flows.wait),
-            rest_high=flows.rest_high + chunks.astype(flows.rest_high.dtype),
-            rest_low=flows.rest_low + (lost - chunks * CHUNK),
-            stage=jnp.where((lost > 0) & (flows.stage > life.SENDING), life.SENDING, flows.stage),
-        ),
-        lost,
-        passed,
+    moved = replace(
+        flows,
+        hop=jnp.where(used if n_sprayed > 1 else rows, hop, flows.hop),
+        back=jnp.where(used if n_sprayed > 1 else used & ~back, back_queue, flows.back),
+        rtt=jnp.where(rerouted, paths.rtt, flows.rtt),
+        after=jnp.where(rerouted, paths.after, flows.after),
+        wait=jnp.where(cut.any(0), 0.0, flows.wait),
     )
+    return _emptied(moved, rows, jnp.where(rows, flows.backlog, 0.0).sum(0))
+
+
+def _emptied(flows: Flows, cut: Array, stranded: Float[Array, " flows"]) -> Rerouted:
+    """Take from flows what they had on broken paths.
+
+    Args:
+        flows: slots, on their new paths.
+        cut: where the old ones are broken, `[F]`, or of every way `[L W, F]`.
+        stranded: bytes there.
+    """
+    # If the last byte of a flow has arrived (first in, first out), the fluid it left behind
+    # counts as delivered.
+    arrived = flows.stage >= life.RETURNING
+    lost, passed = jnp.where(arrived, 0.0, stranded), jnp.where(arrived, stranded, 0.0).sum()
+    # A flow that had sent its last byte has to send again.
+    resend = (lost > 0) & (flows.stage > life.SENDING)
+    # Many MB may be lost at once: whole chunks go to the high part, so that float32 rounds none.
+    chunks = jnp.floor(lost / CHUNK)
+    emptied = replace(
+        flows,
+        backlog=jnp.where(cut, 0.0, flows.backlog),
+        due=jnp.where(cut, 0.0, flows.due),
+        waiting=tuple(jnp.where(cut, 0.0, x) for x in flows.waiting),
+        rest_high=flows.rest_high + chunks.astype(flows.rest_high.dtype),
+        rest_low=flows.rest_low + (lost - chunks * CHUNK),
+        stage=jnp.where(resend, life.SENDING, flows.stage),
+    )
+    return Rerouted(emptied, lost, passed)
