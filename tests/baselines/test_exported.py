@@ -129,6 +129,7 @@ def test_normalised_layers_act_as_their_run(tmp_path):
     acts_as_its_run(*pqn_run(tmp_path / "run", 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", tiers(["ippo", "pqn"], "pqn"))
 def test_a_memory_acts_as_its_run(learner, tmp_path):
     """In whole episodes, of a trained run and of its file: by evaluation, and by numpy alone."""

@@ -144,10 +144,11 @@ def test_train_resume_and_eval(tmp_path, name, extra):
     "name",
     [
         "ppo",
-        pytest.param("reinforce", marks=pytest.mark.thorough),
-        pytest.param("dqn", marks=[pytest.mark.slow, pytest.mark.thorough]),
+        "reinforce",
+        pytest.param("dqn", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.thorough
 def test_it_raises_its_own_reward(name):
     """Two senders, discrete factors: from a full buffer to a quarter of its error, or less.
 

@@ -148,7 +148,7 @@ def faces():
     return get
 
 
-@pytest.mark.parametrize("name", tiers(["dynamic:pi", "rule", "oracle", RUN], "oracle", RUN))
+@pytest.mark.parametrize("name", tiers(["dynamic:pi", "rule", "oracle", RUN], RUN))
 def test_the_same_bits_by_three_ways(name, trained, evaluated, faces):
     result, scenario = evaluated(name), TINY if name == RUN else PHASED
     policy = ecn_marl.load_policy(trained if name == RUN else name, scenario)

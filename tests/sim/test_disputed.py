@@ -158,6 +158,7 @@ def lone(ideal):
     return found
 
 
+@pytest.mark.thorough
 def test_the_queue_is_not_the_threshold():
     """Under SECN1 the queue is far above Kmin, and twice the mean field's fixed point."""
     for senders in (2, 4):
