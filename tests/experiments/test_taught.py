@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ecn_marl.baselines.oracle import group_names
 from ecn_marl.baselines.search import SearchResult
 from ecn_marl.envs.registry import make
 from ecn_marl.experiments import recipes as rc
@@ -14,17 +15,20 @@ SCENARIO = rc.LEARNT[0]
 
 
 def test_costs_of_all_scenarios_ship(monkeypatch):
-    """No search; the best setting of every phase costs nothing, and all others cost something."""
+    """No search; the best setting of every phase and group costs nothing."""
     monkeypatch.setattr(taught.searches, "find", lambda *a: pytest.fail("searched"))
     recipe = taught.with_teacher(rc.recipe(SCENARIO, "generalist"), SCENARIO, {})
     names = (SCENARIO, *recipe.settings["also"])
     assert names == rc.LEARNT
     for name, costs in zip(names, recipe.settings["costs"], strict=True):
         table = np.array(costs)
-        assert table.shape == (len(make(name).phase_names), len(rc.DEPTHS)), name
-        assert (table.min(1) == 0.0).all(), name
-    restore, serve = np.array(recipe.settings["costs"][0])
-    assert restore[0] > 0.3 and serve[-1] > 0.5, "shallow while restoring, deep while serving"
+        env = make(name)
+        places = (len(env.phase_names), len(group_names(env)))
+        assert table.shape == (*places, len(rc.DEPTHS)), name
+        assert (table.min(2) == 0.0).all(), name
+    racks = group_names(make(SCENARIO)).index("rack")
+    restore, serve = np.array(recipe.settings["costs"][0])[:, racks]
+    assert restore[0] > 0.3 and serve[-1] > 0.3, "shallow while restoring, deep while serving"
     assert restore.argmin() == 8 and serve.argmin() == 0
 
 
@@ -35,11 +39,11 @@ def test_another_list_of_settings_is_searched(monkeypatch, tmp_path):
     def find(name, scenario, options, effort, folder, progress):
         asked.append((name, scenario, [tuple(x) for x in effort.grid], folder))
         env = make(scenario)
-        best = np.tile(effort.grid[0], (len(env.phase_names), 1, 1))
+        best = np.tile(effort.grid[0], (len(env.phase_names), len(group_names(env)), 1))
         rows = [{"settings": best.tolist(), "episodes": 16, "J": 3.0, "invalid": []}]
-        for phase in range(len(best)):
+        for place in np.ndindex(best.shape[:2]):
             other = best.copy()
-            other[phase] = effort.grid[1]
+            other[place] = effort.grid[1]
             rows.append({"settings": other.tolist(), "episodes": 16, "J": 6.0, "invalid": []})
         return SearchResult(name, best, 3.0, 16, 1, tuple(rows))
 
@@ -55,7 +59,8 @@ def test_another_list_of_settings_is_searched(monkeypatch, tmp_path):
     both = (SCENARIO, "websearch-v0")
     assert asked == [("oracle:choices", name, list(grid), tmp_path / name) for name in both]
     row = (0.0, round(float(np.log(2.0)), taught.DIGITS))
-    assert recipe.settings["costs"] == ((row, row), (row,))
+    of_phase = (row,) * 3, (row,) * 2  # as many as groups of ports
+    assert recipe.settings["costs"] == ((of_phase[0],) * 2, of_phase[1:])
 
 
 def test_costs_of_ones_own_are_kept():

@@ -217,7 +217,7 @@ def test_an_averaged_target_follows_and_acts():
 def test_own_networks_learn_from_their_own_rows_only():
     q_learner = learner(shared=False, max_grad_norm=0.01)
     params = random_params(0, agents=2)
-    state = ql.QState(params, params, jax.vmap(q_learner.opt.init)(params), jnp.int32(0))
+    state = ql.QState(params, params, q_learner.opt.init(params), jnp.int32(0))
     step = jax.jit(q_learner.learn)
     rows, weight = batch()
     changed_rows = rows._replace(reward=rows.reward.at[:, 1].mul(100.0))
