@@ -119,6 +119,7 @@ def test_two_devices_evaluate_and_go_on(single):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_two_processes_give_what_one_gives(single):
     run = single / "processes"
     outputs = two_processes(*START, *SAVE, *PLAIN, "--out", run, home=single)
