@@ -52,11 +52,6 @@ class BestResponses:
     J: Float[np.ndarray, "first second episodes"]
     invalid: tuple[str, ...] = ()
 
-    @property
-    def mean(self) -> Float[np.ndarray, "first second"]:
-        """Geometric mean of J over episodes, NaN left out."""
-        return np.asarray(np.exp(np.nanmean(np.log(self.J), -1)))
-
     def best(self, group: int = 0, episodes: slice = slice(None)) -> Int[np.ndarray, " settings"]:
         """Index of a group's best setting against each setting of the other."""
         log = np.nanmean(np.log(self.J[..., episodes]), -1)
