@@ -83,10 +83,10 @@ def headroom(
         ValueError: `hindsight` is neither 0 nor from 2 to `episodes`, `interaction` neither 0 nor
             from 4 to `episodes`, or the scenario has one group of ports only.
     """
-    if hindsight:
-        check_value("hindsight", hindsight, Whole(low=2, high=episodes))
-    if interaction:
-        check_value("interaction", interaction, Whole(low=4, high=episodes))
+    for name, asked, least in (("hindsight", hindsight, 2), ("interaction", interaction, 4)):
+        if asked:
+            check_value("episodes", episodes, Whole(low=least))
+            check_value(name, asked, Whole(low=least, high=episodes))
     show = progress or (lambda done, note: None)
     effort, make_options = effort or Effort(), dict(options or {})
     arena = Arena(scenario, make_options, effort=effort, searches=folder, progress=show)

@@ -15,6 +15,7 @@ from ecn_marl.envs.actions import EcnSetting
 from ecn_marl.envs.episode import HostGroup
 from ecn_marl.envs.registry import make
 from ecn_marl.envs.scenario import Scenario
+from ecn_marl.experiments.headroom import headroom
 from ecn_marl.experiments.hindsight import hindsight
 from ecn_marl.experiments.interaction import (
     BestResponses,
@@ -131,6 +132,19 @@ def test_wrong_arguments_are_named(env):
         between_groups(env, SETTINGS[:1], base=base)
     with pytest.raises(ValueError, match="several groups"):
         between_groups(make("incast-v0"), SETTINGS, base=np.zeros((1, 1, 3)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"episodes": 3, "interaction": 2}, r"episodes = 3 .* >= 4"),
+        ({"episodes": 8, "interaction": 2}, r"interaction = 2 .* >= 4 and <= 8"),
+        ({"episodes": 1, "hindsight": 1}, r"episodes = 1 .* >= 2"),
+    ],
+)
+def test_too_few_episodes_are_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        headroom("incast-v0", **wrong)
 
 
 def test_costs_are_the_larger_ones_of_cases_that_both_cost():
