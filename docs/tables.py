@@ -85,6 +85,7 @@ TABLES: dict[str, Callable[[], str]] = {
         learners.needs,
         intervals.intervals,
         performance.speed_machine,
+        performance.speed_machines,
         performance.speed_environments,
         performance.speed_training,
         performance.speed_packets,

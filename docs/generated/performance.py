@@ -20,6 +20,12 @@ NO_BREAK = "\u00a0"
 GREY = "#808890"
 """Ink that can be read on white and on black."""
 
+MEASURED = {"speed": "2026-11-30", "speed-epyc": "2026-11-28"}
+"""Records of one command on several machines, and when each was made."""
+
+MANY = 1000
+"""Environments at once in the tables of peers and machines."""
+
 REPLAY = "d_WebSearch_60_arrival_window run SECN2"
 """The recorded run of packets that replays are compared with."""
 
@@ -45,6 +51,27 @@ def _about(measurement: Mapping[str, Any]) -> str:
         f"Load average at the start: {machine['load_average'][0]:.1f}. Medians of "
         f"{measurement['plan']['runs']} runs after a warm-up, with their least and greatest."
     )
+
+
+def speed_machines() -> str:
+    """The same figures on every kind of machine that was measured."""
+    rows = []
+    for name, day in MEASURED.items():
+        measured = record(name)
+        own = {r["scenario"]: r for r in measured["environments"] if r["envs"] == MANY}
+        mpe = next(r for r in measured["peers"] if "MPE" in r["name"] and r["envs"] == MANY)
+        found = [own["websearch-v0"], own["restore-serve-v0"], mpe]
+        packets, *replayed = (r["sim_ms_per_wall_s"]["median"] for r in replays(name))
+        rows.append(
+            (
+                f"{measured['machine']['processor']}, {day}",
+                *(_rate(row["agent_steps_per_s"]) for row in found),
+                *(f"{speed / packets:.3g}" for speed in replayed),
+            )
+        )
+    own_names = ("`websearch-v0`", "`restore-serve-v0`")
+    head = ("two cores", *own_names, "MPE_simple_spread_v3", "one replay", "64 replays")
+    return markdown(head, rows)
 
 
 def speed_environments() -> str:
@@ -112,11 +139,11 @@ def speed_peers() -> str:
     """Environments of other packages."""
     rows = []
     for row in record()["peers"]:
-        if "agent_steps_per_s" in row and row["envs"] == 1000:
+        if "agent_steps_per_s" in row and row["envs"] == MANY:
             name = f"{row['name']} ({row['agents']} agents, {row['envs']} environments)"
             rows.append((name, _rate(row["agent_steps_per_s"])))
     for row in record()["environments"]:
-        if row["envs"] == 1000:
+        if row["envs"] == MANY:
             name = f"`{row['scenario']}` ({row['agents']} agents, 1000 environments)"
             rows.append((name, _rate(row["agent_steps_per_s"])))
     return markdown(("environment", "agent-steps/s (min–max)"), rows)
@@ -231,9 +258,9 @@ def speed_senders() -> str:
     return markdown(head, rows)
 
 
-def replays() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def replays(name: str = "speed") -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Rows of the recorded packets, of one replay, and of many at once."""
-    rows = [row for row in record()["peers"] if REPLAY in row["name"]]
+    rows = [row for row in record(name)["peers"] if REPLAY in row["name"]]
     packets = next(row for row in rows if row["name"].startswith("packets"))
     one, many = sorted(
         (row for row in rows if row["name"].startswith("replay")), key=lambda row: row["lanes"]
