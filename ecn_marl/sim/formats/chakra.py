@@ -28,8 +28,9 @@ from typing import Any
 
 from ecn_marl._errors import bad_value
 from ecn_marl.errors import InvalidInput
+from ecn_marl.sim.formats.lines import whole_text
 from ecn_marl.sim.formats.schedules import Op, Schedule, scheduled
-from ecn_marl.sim.traffic.trace import Place, opened
+from ecn_marl.sim.traffic.trace import Place
 
 COLLECTIVES = {0: "ALL_REDUCE", 2: "ALL_GATHER", 5: "BROADCAST", 6: "ALL_TO_ALL"}
 COLLECTIVES[7] = "REDUCE_SCATTER"
@@ -105,12 +106,7 @@ def read_chakra(paths: Sequence[str | Path]) -> Schedule:
 
 def _objects(path: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
     """JSON objects of a file, and where they begin."""
-    try:
-        with opened(path) as file:
-            text = file.read()
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"{path}: not readable as text: {error}") from None
-    decoder, at = json.JSONDecoder(), 0
+    text, decoder, at = whole_text(path), json.JSONDecoder(), 0
     while rest := text[at:].lstrip():
         at = len(text) - len(rest)
         place = Place(path, text.count("\n", 0, at) + 1)

@@ -24,10 +24,10 @@ from pathlib import Path
 
 from ecn_marl._errors import bad_value
 from ecn_marl.errors import InvalidInput
-from ecn_marl.sim.formats.lines import whole
+from ecn_marl.sim.formats.lines import whole, whole_text
 from ecn_marl.sim.formats.schedules import KINDS, Op, Schedule, scheduled
 from ecn_marl.sim.traffic.graphs import Node, check_nodes
-from ecn_marl.sim.traffic.trace import Place, opened
+from ecn_marl.sim.traffic.trace import Place
 
 LABEL = re.compile(r"([A-Za-z][A-Za-z0-9_]*):")
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
@@ -93,16 +93,11 @@ def goal_text(nodes: Sequence[Node], ranks: int) -> str:
 
 def _lines(path: Path) -> Iterator[tuple[Place, list[str]]]:
     """Words of every line, comments apart."""
-    try:
-        with opened(path) as file:
-            text = file.read()
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"{path}: not readable as text: {error}") from None
 
     def blank(match: re.Match[str]) -> str:
         return "\n" * match[0].count("\n")
 
-    for number, line in enumerate(COMMENT.sub(blank, text).splitlines(), start=1):
+    for number, line in enumerate(COMMENT.sub(blank, whole_text(path)).splitlines(), start=1):
         if words := line.replace("{", " { ").replace("}", " } ").split():
             yield Place(path, number), words
 

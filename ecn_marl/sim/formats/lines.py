@@ -26,6 +26,9 @@ SECONDS = {"s": "1", "ms": "1e-3", "us": "1e-6", "ns": "1e-9", "ps": "1e-12"}
 MOST_SECONDS = Decimal(10**6)
 """Latest time that is read, s: eleven days."""
 
+UNREADABLE = (UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile)
+"""What reading a file raises that is no text, or cut off."""
+
 RATE = re.compile(rf"([0-9.eE+]+)([{''.join(SCALES)}]?)({'|'.join(BITS)})?")
 TIME = re.compile(rf"([0-9.eE+-]+?)({'|'.join(SECONDS)})?")
 
@@ -47,8 +50,22 @@ def text_lines(path: Path) -> Iterator[tuple[Place, list[str]]]:
                 words = line.partition("#")[0].split()
                 if words:
                     yield Place(path, number), words
-    except (UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except UNREADABLE as error:
         raise InvalidInput(f"{path}, line {number + 1}: not readable as text: {error}") from None
+
+
+def whole_text(path: Path) -> str:
+    """The text of a file, plain or gzipped.
+
+    Raises:
+        InvalidInput: the file is no text, or cut off.
+        OSError: it cannot be opened.
+    """
+    try:
+        with opened(path) as file:
+            return file.read()
+    except UNREADABLE as error:
+        raise InvalidInput(f"{path}: not readable as text: {error}") from None
 
 
 def whole(place: Place, column: str, word: str, low: int = 0) -> int:

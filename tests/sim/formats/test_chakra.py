@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from ecn_marl.errors import InvalidInput
 from ecn_marl.sim import Graph, all_to_all, ring_all_reduce
 from ecn_marl.sim.formats.chakra import read_chakra
 from ecn_marl.sim.traffic.graphs import Node
@@ -145,6 +146,13 @@ def test_a_broadcast_goes_down_a_tree(tmp_path):
 def test_refused(tmp_path, ranks, words):
     with pytest.raises(ValueError, match=f"(?s){words}"):
         read(tmp_path, *ranks)
+
+
+def test_a_file_that_is_cut_off_is_named(tmp_path):
+    path = tmp_path / "0.json.gz"
+    path.write_bytes(gzip.compress("".join(json.dumps(x) for x in PING).encode())[:-6])
+    with pytest.raises(InvalidInput, match=r"0\.json\.gz: not readable as text"):
+        read_chakra([path, path])
 
 
 def test_what_is_no_json_is_named_by_line(tmp_path):

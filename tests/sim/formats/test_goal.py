@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ecn_marl.errors import InvalidInput
 from ecn_marl.sim import (
     Graph,
     Simulator,
@@ -213,6 +214,16 @@ def test_a_schedule_runs(tmp_path):
 def test_each_refused_line_is_named(text, words, tmp_path):
     with pytest.raises(ValueError, match=words):
         read(tmp_path, text)
+
+
+def test_a_file_that_is_cut_off_is_named(tmp_path):
+    """A download that broke off, and one that lost its middle."""
+    whole = gzip.compress(PING_PONG.encode())
+    for number, content in enumerate((whole[:-6], whole[:20] + whole[40:])):
+        path = tmp_path / f"{number}.goal.gz"
+        path.write_bytes(content)
+        with pytest.raises(InvalidInput, match=rf"{number}\.goal\.gz.*: not readable as text"):
+            read_goal(path)
 
 
 def test_what_no_rank_can_know_is_refused():
