@@ -20,6 +20,7 @@ BROADCAST.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -42,6 +43,8 @@ ROUNDS = {"ALL_REDUCE": 2, "ALL_GATHER": 1, "REDUCE_SCATTER": 1}
 SEND, RECV, COLLECTIVE = "COMM_SEND_NODE", "COMM_RECV_NODE", "COMM_COLL_NODE"
 
 NS_PER_US = 1000
+
+CONTENT = re.compile(r"\S")
 
 
 @dataclass
@@ -106,14 +109,16 @@ def read_chakra(paths: Sequence[str | Path]) -> Schedule:
 
 def _objects(path: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
     """JSON objects of a file, and where they begin."""
-    text, decoder, at = whole_text(path), json.JSONDecoder(), 0
-    while rest := text[at:].lstrip():
-        at = len(text) - len(rest)
-        place = Place(path, text.count("\n", 0, at) + 1)
+    text, decoder = whole_text(path), json.JSONDecoder()
+    line, at, after = 1, 0, 0
+    # Every character is looked at once: traces have hundreds of megabytes.
+    while begin := CONTENT.search(text, after):
+        line, at = line + text.count("\n", at, begin.start()), begin.start()
+        place = Place(path, line)
         try:
-            value, at = decoder.raw_decode(text, at)
+            value, after = decoder.raw_decode(text, at)
         except ValueError as error:
-            raise place.error("node", rest[:20], f"JSON ({error})") from None
+            raise place.error("node", text[at : at + 20], f"JSON ({error})") from None
         for entry in value if isinstance(value, list) else [value]:
             if not isinstance(entry, dict):
                 raise place.error("node", entry, "an object")
@@ -131,14 +136,22 @@ def _items(path: Path, rank: int) -> dict[int, _Item]:
             raise place.error("id", number, "an id of its own")
         needs: list[int] = []
         for name in ("ctrl_deps", "ctrlDeps", "data_deps", "dataDeps"):
-            needs += [_number(place, name, x) for x in entry.get(name, ())]
-        attributes = dict(_attribute(place, x) for x in entry.get("attr", ()))
+            needs += [_number(place, name, x) for x in _list(place, entry, name)]
+        attributes = dict(_attribute(place, x) for x in _list(place, entry, "attr"))
         duration = entry.get("duration_micros", entry.get("durationMicros", 0))
         attributes["duration"] = _number(place, "duration_micros", duration)
         items[number] = _Item(place, rank, str(entry["type"]), attributes, needs)
     if not items:
         raise InvalidInput(f"{path}: no node: expected the JSON of a Chakra trace")
     return items
+
+
+def _list(place: Place, entry: Mapping[str, Any], name: str) -> list[Any]:
+    """A list of an object; empty if it is missing, or null."""
+    value = entry.get(name)
+    if value is not None and not isinstance(value, list):
+        raise place.error(name, value, "a list")
+    return value or []
 
 
 def _attribute(place: Place, entry: object) -> tuple[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 
 import pytest
 
@@ -133,6 +134,8 @@ def test_a_broadcast_goes_down_a_tree(tmp_path):
         ([[message(1, "SEND", 0, 1)], PONG], "comm_size .*whole number >= 1"),
         ([[message(1, "RECV", 5, 1)], PONG], "recv .*a send of its own"),
         ([[{"id": "1", "type": "COMM_SEND_NODE"}], PONG], "comm_dst .*COMM_SEND_NODE"),
+        ([[{**PING[0], "dataDeps": 1}], PONG], "dataDeps .*1 .*a list"),
+        ([[{**PING[0], "attr": "x"}], PONG], "attr .*'x'.*a list"),
         ([[{**PING[0], "attr": ["x"]}], PONG], "attr .*an object with a name and a value"),
         ([[collective(1, 1, 8)], [collective(1, 1, 8)]], "comm_type .*ALL_REDUCE"),
         ([[collective(1, 0, 8)], [collective(1, 0, 9)]], "ALL_REDUCE of 8 bytes, as rank 0"),
@@ -146,6 +149,24 @@ def test_a_broadcast_goes_down_a_tree(tmp_path):
 def test_refused(tmp_path, ranks, words):
     with pytest.raises(ValueError, match=f"(?s){words}"):
         read(tmp_path, *ranks)
+
+
+def test_lists_may_be_null(tmp_path):
+    """As some writers have it where a message has none."""
+    bare = [{**x, "dataDeps": None} for x in PING]
+    assert read(tmp_path, bare, PONG) == read(tmp_path, [{**x, "dataDeps": []} for x in PING], PONG)
+
+
+def test_reading_takes_time_in_proportion_to_the_file(tmp_path):
+    """Every object is decoded at the end of the one before; the text is not copied for it."""
+    nodes = "\n".join(json.dumps(computation(i, 1) | {"name": 400 * "x"}) for i in range(20_000))
+    path = tmp_path / "0.json"
+    path.write_text(f"\n\n{nodes}\n ?")
+    began = time.process_time()
+    with pytest.raises(InvalidInput, match=r"0\.json, line 20003: node"):
+        read_chakra([path])
+    # In time with the square of the file: minutes.
+    assert time.process_time() - began < 10
 
 
 def test_a_file_that_is_cut_off_is_named(tmp_path):
