@@ -18,6 +18,7 @@ from ecn_marl._checks import FRACTION, NOT_NEGATIVE, POSITIVE
 from ecn_marl._errors import bad_value
 from ecn_marl._registry import Registry
 from ecn_marl._types import Leaf
+from ecn_marl.errors import InvalidInput
 from ecn_marl.sim.formats.cdf import read_points
 
 CHUNK = float(2**18)
@@ -157,7 +158,12 @@ def read_table(path: str | Path | Traversable) -> SizeTable:
 def _read_table(path: Traversable, changed: int) -> SizeTable:
     # Part of the cache's key alone: a changed file is read again.
     del changed
-    return make_table(*read_points(path.read_text().splitlines(), Path(str(path))))
+    try:
+        # Spreadsheets write a byte order mark, which would make names of the first line's numbers.
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{path}: not readable as text: {error}") from None
+    return make_table(*read_points(lines, Path(str(path))))
 
 
 def make_table(size: np.ndarray, cdf: np.ndarray) -> SizeTable:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ecn_marl.errors import InvalidInput
 from ecn_marl.sim.formats.cdf import read_points, write_points
 from ecn_marl.sim.traffic.poisson import Poisson
 from ecn_marl.sim.traffic.sizes import TABLES, size_table
@@ -42,6 +43,23 @@ def test_both_scales_and_separators(tmp_path, name, text):
     mean = 0.2293 * 2000 + (0.6921 - 0.2293) * 6000 + (1 - 0.6921) * 1_004_000
     assert float(table.mean) == pytest.approx(mean)
     assert float(Poisson(load=0.3, table=str(path)).default_params().table.mean) == table.mean
+
+
+def test_a_byte_order_mark_takes_no_point_away(tmp_path):
+    """Spreadsheets write one; the first point is the share of flows of the smallest size."""
+    path = tmp_path / "sizes.csv"
+    path.write_text("100,0.5\n1000,0.8\n10000,1\n", encoding="utf-8-sig")
+    table = size_table(str(path))
+    np.testing.assert_array_equal(table.size, [100, 100, 1000, 10_000])
+    # Half are of 100 B, the others evenly between their points.
+    assert table.mean == pytest.approx(0.5 * 100 + 0.3 * 550 + 0.2 * 5500)
+
+
+def test_a_table_that_is_no_text_is_named(tmp_path):
+    path = tmp_path / "sizes.xlsx"
+    path.write_bytes(b"PK\x03\x04\xff\xfe")
+    with pytest.raises(InvalidInput, match=r"sizes\.xlsx: not readable as text"):
+        size_table(str(path))
 
 
 @pytest.mark.parametrize("name", TABLES)
