@@ -69,8 +69,8 @@ class HpccTopology:
     def of(topology: Topology) -> HpccTopology:
         """The links of a network, to be written.
 
-        Nodes have the numbers in their names if it was read from such a file; otherwise hosts come
-        first, then switches.
+        Hosts have the numbers of `node_ids`, as in lists of flows. Switches have those in their
+        names if the network was read from such a file, and otherwise what is left, in order.
 
         Raises:
             ValueError: a link has two rates or delays, one for each direction.
@@ -110,20 +110,26 @@ class HpccTopology:
 
 
 def node_ids(topology: Topology) -> tuple[int, ...]:
-    """Number of every host in files: that in its name if all have one, else its position."""
+    """Number of every host in files, the same in all of them.
+
+    It is the one in its name if all hosts have one, and below the number of nodes; else its
+    position.
+    """
     found = [re.fullmatch(r"\D*(\d+)", name) for name in topology.hosts]
     ids = tuple(int(match[1]) for match in found if match)
-    return ids if len(set(ids)) == topology.n_hosts else tuple(range(topology.n_hosts))
+    fits = len(set(ids)) == topology.n_hosts and max(ids) < topology.n_hosts + topology.n_switches
+    return ids if fits else tuple(range(topology.n_hosts))
 
 
 def _numbers(topology: Topology) -> dict[str, int]:
-    """Number of every node by its name."""
+    """Number of every node by its name; switches have those in their names, or what is left."""
+    hosts = node_ids(topology)
+    left = [i for i in range(topology.n_hosts + topology.n_switches) if i not in set(hosts)]
+    found = [re.fullmatch(r"switch(\d+)", name) for name in topology.switches]
+    named = [int(match[1]) for match in found if match]
+    switches = named if sorted(named) == left else left
     names = (*topology.hosts, *topology.switches)
-    found = [re.fullmatch(r"(?:host|switch)(\d+)", name) for name in names]
-    ids = [int(match[1]) for match in found if match]
-    if sorted(ids) != list(range(len(names))):
-        ids = list(range(len(names)))
-    return dict(zip(names, ids, strict=True))
+    return dict(zip(names, (*hosts, *switches), strict=True))
 
 
 def read_topology(path: str | Path) -> HpccTopology:
