@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property
 from typing import Any, cast
 
@@ -115,7 +115,7 @@ def scaled(
         net = _times(net, faster * longer, ("headroom",))
         net = _times(net, share * longer + (1.0 - share) / faster, ("base_rtt",))
     if "load" in by:
-        traffic = tuple(_times(source, by["load"], LOADS) for source in traffic)
+        traffic = _times(traffic, by["load"], LOADS)
     for name in SENDERS:
         if name in by:
             senders = _times(senders, by[name], (name,))
@@ -123,12 +123,32 @@ def scaled(
 
 
 def _times(tree: PyTree, factor: Array, names: tuple[str, ...]) -> PyTree:
-    """A dataclass with those of the named fields that it has multiplied by a factor."""
-    field_names = {f.name for f in fields(tree)}
+    """Parameters whose fields of these names are multiplied by a factor, at any depth.
+
+    Senders of several classes are a tuple, and the bursts of phases are a part of their source's.
+    """
+    if type(tree) is tuple:
+        return tuple(_times(part, factor, names) for part in tree)
+    if not is_dataclass(tree) or isinstance(tree, type):
+        return tree
     changed = {
-        n: jnp.asarray(getattr(tree, n), jnp.float32) * factor for n in names if n in field_names
+        f.name: jnp.asarray(part, jnp.float32) * factor
+        if f.name in names
+        else _times(part, factor, names)
+        for f in fields(tree)
+        for part in (getattr(tree, f.name),)
     }
     return replace(tree, **changed)
+
+
+def _field_names(tree: PyTree) -> set[str]:
+    """Names of the fields of parameters, at any depth."""
+    if type(tree) is tuple:
+        return {name for part in tree for name in _field_names(part)}
+    if not is_dataclass(tree):
+        return set()
+    own = {f.name for f in fields(tree)}
+    return own.union(*(_field_names(getattr(tree, name)) for name in own))
 
 
 @struct.dataclass
@@ -182,10 +202,8 @@ class Randomised(Forwarding):
         sim = self.env.default_params.sim
         self._check_buffer(np.asarray(sim.net.headroom))
         for kind, _, _ in self.ranges:
-            trees = sim.traffic if kind == "load" else (sim.transport,)
-            names = LOADS if kind == "load" else (kind,)
-            field_names = {f.name for tree in trees for f in fields(tree)}
-            if kind not in ("rate", "delay") and not field_names & set(names):
+            tree, names = (sim.traffic, LOADS) if kind == "load" else (sim.transport, (kind,))
+            if kind not in ("rate", "delay") and not _field_names(tree) & set(names):
                 raise bad_value("what to randomise", kind, f"something that {self.env.name} has")
         self._check_clock()
 
@@ -197,10 +215,14 @@ class Randomised(Forwarding):
 
     def _check_clock(self) -> None:
         """Check that the substep fits the senders' timers at the ends of the ranges."""
+        senders = self.env.sim.transport
+        for member in getattr(senders, "members", (senders,)):
+            if isinstance(member, Dcqcn):
+                self._check_timers(member)
+
+    def _check_timers(self, senders: Dcqcn) -> None:
+        """Check the timers of the senders of a class."""
         sim = self.env.sim
-        senders = sim.transport
-        if not isinstance(senders, Dcqcn):
-            return
         # Fast links, a large g and short timers need the shortest substep.
         extremes = {kind: high if kind in ("rate", "g") else low for kind, low, high in self.ranges}
         constants = senders.default_params()

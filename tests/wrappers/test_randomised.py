@@ -16,7 +16,15 @@ from ecn_marl.baselines.runs import train_run
 from ecn_marl.baselines.trained import run_actors
 from ecn_marl.envs.parallel import EcnParallelEnv
 from ecn_marl.envs.registry import make
+from ecn_marl.envs.scenario import Scenario
 from ecn_marl.experiments.jobs import parse_ranges
+from ecn_marl.sim.network.topology import star
+from ecn_marl.sim.simulator import TrafficClass
+from ecn_marl.sim.traffic.incast import Incast
+from ecn_marl.sim.traffic.jobs import Timeline
+from ecn_marl.sim.traffic.phased_incast import PhasedIncast
+from ecn_marl.sim.traffic.poisson import Poisson
+from ecn_marl.sim.transports import Dcqcn, parse_transport
 from ecn_marl.wrappers import AutoReset, EcnVectorEnv
 from ecn_marl.wrappers.randomised import Randomised, draw, ranges_of, scaled
 
@@ -57,6 +65,46 @@ def test_only_what_is_named_changes():
         np.testing.assert_allclose(
             after[name], x * expected_factors.get(name, 1.0), rtol=1e-6, err_msg=name
         )
+
+
+def phased(load):
+    """Bursts of two phases."""
+    bursts = tuple(Incast(load=x * load, n_max=3) for x in (0.5, 1.0))
+    return PhasedIncast(Timeline((1000.0, 1000.0)), bursts)
+
+
+def test_the_load_of_every_phase_changes():
+    """The draw is the scenario that was built with this load, in all of its sources."""
+    envs = [
+        make(Scenario(star(8), traffic=(Poisson(load=0.1 * x), phased(0.3 * x)))) for x in (1, 2)
+    ]
+    ranges = (("load", 2.0, 2.0),)
+    drawn = scaled(envs[0].default_params, jnp.array([2.0]), ranges, envs[0].sim.topology)
+    expected = leaves(envs[1].default_params.sim.traffic)
+    for name, x in leaves(drawn.sim.traffic).items():
+        np.testing.assert_allclose(x, expected[name], rtol=1e-6, err_msg=name)
+    only = Randomised(make(Scenario(star(8), traffic=(phased(0.4),))), ranges)
+    assert only.ranges == ranges
+
+
+def test_senders_of_every_class_change():
+    dctcp = parse_transport("dctcp:sigcomm10")
+    classes = (TrafficClass("a", Dcqcn()), TrafficClass("b", dctcp))
+    poisson = (Poisson(load=0.3), Poisson(load=0.1))
+    env = make(Scenario(star(4), traffic=poisson, classes=classes, class_of=(0, 1)))
+    ranges = tuple((kind, x, x) for kind, x in {"rate": 2.0, "g": 3.0}.items())
+    wrapped = Randomised(env, ranges)
+    before = env.default_params.sim.transport
+    after = scaled(env.default_params, jnp.array([2.0, 3.0]), ranges, env.sim.topology)
+    for old, new in zip(before, after.sim.transport, strict=True):
+        for name, x in leaves(old).items():
+            factor = {"ai": 2.0, "hai": 2.0, "g": 3.0}.get(name, 1.0)
+            np.testing.assert_allclose(leaves(new)[name], x * factor, rtol=1e-6, err_msg=name)
+    # Both classes have a g; only DCQCN's timers bound the substep.
+    assert {"g"} <= leaves(before[0]).keys() & leaves(before[1]).keys()
+    assert wrapped.ranges == ranges
+    with pytest.raises(ValueError, match=r"dt_us = .* at most .* us at the ends of the ranges"):
+        Randomised(env, (("decrease_us", 0.01, 1.0),))
 
 
 @pytest.mark.parametrize("factors", [{"rate": 2.0}, {"delay": 0.25}, {"rate": 0.5, "delay": 0.5}])
