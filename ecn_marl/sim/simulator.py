@@ -78,7 +78,7 @@ class Simulator(SimConfig):
 
     on_host: ClassVar[bool] = False
 
-    def default_params(self, **traffic: tuple[PyTree, ...]) -> SimParams:
+    def default_params(self, *, traffic: tuple[PyTree, ...] = ()) -> SimParams:
         """Traced parameters: the topology's rates and delays, presets, PFC as switches ship it.
 
         PFC follows the HPCC simulator's switch: `alpha = 1/8` for links up to the rate of the
@@ -87,8 +87,8 @@ class Simulator(SimConfig):
         in a tick, the time between two PFC decisions here, are added in `pfc.police`.
 
         Args:
-            **traffic: `traffic=(...)` to replace the sources' parameters, e.g. with a schedule;
-                None for a source whose parameters do not matter.
+            traffic: parameters of the sources in place of their defaults, e.g. a schedule; None for
+                a source whose parameters do not matter.
 
         Raises:
             ValueError: a buffer that the headroom of a switch's ingresses fills: it would pause
@@ -125,7 +125,7 @@ class Simulator(SimConfig):
             fail_step=np.full(t.n_ports, NEVER, np.int32) if self.failures else None,
             repair_step=np.full(t.n_ports, NEVER, np.int32) if self.failures else None,
         )
-        sources = traffic.get("traffic") or tuple(s.default_params() for s in self.traffic)
+        sources = traffic or tuple(s.default_params() for s in self.traffic)
         if len(sources) != len(self.traffic):
             raise bad_value(
                 "traffic", f"{len(sources)} parameters", f"{len(self.traffic)}: one of each source"

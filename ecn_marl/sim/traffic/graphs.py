@@ -322,7 +322,11 @@ class Graph:
         return Demand(0.0, 1.0, 0.0, 0.0, pairs / pairs.sum(), most=n, bound=n)
 
     def check_params(self, params: GraphParams, topology: Topology) -> None:
-        """Refuse flows between hosts that a network does not have, see `traffic.Source`."""
+        """Refuse another number of nodes, and hosts that a network does not have, see `Source`."""
+        count = np.shape(params.src)[-1]
+        if count != self.n_tickets:
+            allowed = f"{self.n_tickets}, as many as the source has: they fix shapes"
+            raise bad_value("number of nodes of graph", count, allowed)
         check_flows({"src": params.src, "dst": params.dst}, topology, Rows("graph."))
 
     def check_network(self, n_hosts: int) -> None:

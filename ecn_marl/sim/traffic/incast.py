@@ -112,13 +112,12 @@ class Incast:
 
     def check_network(self, hosts: int) -> None:
         """Raise a ValueError if the receiver is none of the hosts."""
-        if self.receiver >= hosts:
-            allowed = f"one of {hosts} hosts, 0 to {hosts - 1}, or -1 for a random one each burst"
-            raise bad_value("receiver", self.receiver, allowed)
+        _check_receiver(self.receiver, hosts)
 
     def check_params(self, params: IncastParams, topology: Topology) -> None:
-        """Refuse a `min_gap_us` with which bursts could not make the load, see `Source`."""
+        """Refuse a receiver that is no host, and a gap too long for the load, see `Source`."""
         receiver = np.asarray(params.receiver)
+        _check_receiver(receiver.max().item(), topology.n_hosts)
         links = np.where(receiver < 0, topology.n_hosts, 1)
         if self.server:
             links = np.asarray(burst_links(self.server, receiver))
@@ -239,3 +238,10 @@ class Incast:
             taken=jnp.where(over, 0, total),
             start=state.start + jnp.where(over, gap, 0.0) - elapsed,
         )
+
+
+def _check_receiver(receiver: int, hosts: int) -> None:
+    """Refuse a receiver that is none of the hosts."""
+    if receiver >= hosts:
+        allowed = f"one of {hosts} hosts, 0 to {hosts - 1}, or -1 for a random one each burst"
+        raise bad_value("receiver", receiver, allowed)
