@@ -21,6 +21,7 @@ from ecn_marl.sim.network.topology import GBPS, Topology
 from ecn_marl.sim.state import COUNTS
 from ecn_marl.sim.traffic.base import Source
 from ecn_marl.sim.traffic.placement import check_placement
+from ecn_marl.sim.traffic.schedules import Schedule
 from ecn_marl.sim.traffic.sizes import PAYLOAD
 from ecn_marl.sim.traffic.sizing import with_widths
 from ecn_marl.sim.traffic.tickets import tickets_of
@@ -148,6 +149,7 @@ class SimConfig:
         # Widths fix shapes, so `auto` becomes a number here.
         traffic = with_widths(self.traffic, self.topology, self.tick_us)
         object.__setattr__(self, "traffic", traffic)
+        self._check_ticks()
         placement = check_placement(self.placement, self.topology, traffic)
         object.__setattr__(self, "placement", placement)
         if self.mark_quantum and self.softness:
@@ -164,6 +166,20 @@ class SimConfig:
         named = {name: getattr(self, name) for name in ("slots", "bins", "memory_us", "dt_us")}
         network = f"a state of {self.topology.name}"
         check_memory(", ".join(named), tuple(named.values()), self.state_bytes, network)
+
+    def _check_ticks(self) -> None:
+        """Refuse ticks that are not those that the sources were made for."""
+        for source in self.traffic:
+            timeline = getattr(source, "timeline", None)
+            if timeline is not None and self.tick_us > timeline.shortest_us:
+                allowed = f"ticks up to {timeline.shortest_us:g} µs, the shortest phase"
+                raise bad_value("dt_us, tick_steps", (self.dt_us, self.tick_steps), allowed)
+            if isinstance(source, Schedule):
+                steps = self.tick_us / source.dt_us
+                # Its clock counts substeps of its own, in whole numbers.
+                if round(steps) < 1 or abs(steps - round(steps)) > 1e-6 * steps:
+                    allowed = f"{self.dt_us:g}, as the simulator has"
+                    raise bad_value("dt_us of Schedule", source.dt_us, allowed)
 
     def _check_classes(self) -> None:
         """Check the class of every source, and take the senders from the classes."""

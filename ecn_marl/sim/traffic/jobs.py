@@ -78,10 +78,9 @@ class Timeline:
     def __post_init__(self) -> None:
         """Check lengths, their jitter and names."""
         check(self)
-        for length in self.lengths_us:
-            if not SHORTEST_US <= length * (1.0 - self.length_jitter) < math.inf:
-                allowed = f"lengths of at least {SHORTEST_US:g} µs, the jitter taken off"
-                raise bad_value("lengths_us", self.lengths_us, allowed)
+        if self.shortest_us < SHORTEST_US:
+            allowed = f"lengths of at least {SHORTEST_US:g} µs, the jitter taken off"
+            raise bad_value("lengths_us", self.lengths_us, allowed)
         if self.names and len(self.names) != len(self.lengths_us):
             raise bad_value("names", self.names, f"{len(self.lengths_us)} names, or none")
 
@@ -89,6 +88,11 @@ class Timeline:
     def n_phases(self) -> int:
         """Number of phases of a cycle."""
         return len(self.lengths_us)
+
+    @property
+    def shortest_us(self) -> float:
+        """Shortest phase that may be drawn, µs."""
+        return min(self.lengths_us) * (1.0 - self.length_jitter)
 
     @property
     def phase_names(self) -> tuple[str, ...]:
@@ -409,7 +413,7 @@ class FlowSets:
             raise bad_value("phase", self.phase, f"an index of a phase, 0 to {n - 1}")
         if any(a == b for a, b in self.pairs):
             raise bad_value("pairs", self.pairs, "at least one (source, destination), different")
-        shortest = min(self.timeline.lengths_us) * (1.0 - self.timeline.length_jitter)
+        shortest = self.timeline.shortest_us
         if not 0.0 <= self.start_us < shortest:
             allowed = f"at least 0 and below the shortest phase, {shortest:g} µs"
             raise bad_value("start_us", self.start_us, allowed)

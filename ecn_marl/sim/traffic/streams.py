@@ -120,6 +120,9 @@ class Streams:
             ranges = getattr(self, name)
             if len(ranges) != n or any(low > high for low, high in ranges):
                 raise bad_value(name, ranges, f"(fewest, most) for each of {n} phases")
+        if self.start_us > self.timeline.shortest_us:
+            allowed = f"at most the shortest phase, {self.timeline.shortest_us:g} µs"
+            raise bad_value("start_us", self.start_us, allowed)
         most = max(high for _, high in self.senders)
         if most > len(self.sources):
             raise bad_value("senders", self.senders, f"at most the {len(self.sources)} sources")
