@@ -311,6 +311,7 @@ def test_lists_and_loops_side_by_side():
         ({"depth": 0}, "depth"),
         ({"request": -1.0}, "request"),
         ({"response": (5.0, 1.0)}, "response"),
+        ({"request": True}, "request = True .* KB"),
         ({"response": "WebSeach"}, "WebSearch"),
         ({"read_share": 1.5}, "read_share"),
         ({"service_us": -1.0}, "service_us"),

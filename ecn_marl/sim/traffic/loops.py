@@ -10,7 +10,6 @@ receiver knows it. Dependencies cost up to a tick, see `sim.traffic.tickets`.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Annotated
@@ -22,7 +21,7 @@ from flax import struct
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from ecn_marl._checks import FRACTION, NOT_NEGATIVE, POSITIVE, TEXT, Flag, Real, Whole, check
+from ecn_marl._checks import FRACTION, NOT_NEGATIVE, POSITIVE, TEXT, Each, Flag, Real, Whole, check
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
 from ecn_marl.sim.random import LoopStream, uniform
@@ -42,6 +41,9 @@ from ecn_marl.sim.traffic.tickets import (
 
 Size = float | tuple[float, float] | str
 """Sizes of messages: KB, or log-uniform between two sizes in KB, or the name of a size table."""
+
+MESSAGE_KB = Real(low=1e-3, high=1e9, unit="KB")
+"""Allowed sizes of messages: from a byte to a terabyte."""
 
 THINK = ("fixed", "exponential")
 """Kinds of think times."""
@@ -334,8 +336,7 @@ def _check_size(field: str, size: Size) -> None:
         size_table(size)
         return
     low, high = size if isinstance(size, tuple) and len(size) == 2 else (size, size)
-    numbers = all(isinstance(x, int | float) and math.isfinite(x) for x in (low, high))
-    if not numbers or not 1e-3 <= low <= high <= 1e9:
+    if not Each(MESSAGE_KB, 2).fits((low, high)) or low > high:
         allowed = "KB >= 0.001 (a byte), (low, high) in KB, or a size table's name or CSV file"
         raise bad_value(field, size, allowed)
 
