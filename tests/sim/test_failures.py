@@ -206,15 +206,27 @@ def test_a_flow_without_a_path_waits_for_a_repair(sim):
     assert r.dropped() == 0
 
 
-def test_a_failed_way_of_acks_loses_no_data():
-    """The link back fails: nothing is lost, the way there stays."""
+@pytest.mark.parametrize("spine", [1, 2])
+def test_a_failed_way_of_acks_loses_no_data(spine):
+    """Links back fail: nothing is lost, and data stay in the queues where they were."""
     back = number(FOUR, "leaf1->spine0", "leaf1->spine1", "leaf1->spine2")
-    r = run(FOUR, ACROSS[:1], 10, [1], back, 300)
-    assert r.dropped() == 0
-    assert uplinks(r.state, 1)[0] == 1
-    slot = r.slot(0)
-    back_queues = np.asarray(r.state.flows.back)[:, slot]
-    assert number(FOUR, "leaf1->spine3")[0] in back_queues
+    # Two on one uplink: a queue grows there, which must not follow a flow to another port.
+    rows, spines = ACROSS[:3], [spine, spine, 3]
+    before, after = (run(FOUR, rows, 4, spines, dead, 300) for dead in ((), back))
+    assert after.dropped() == 0
+    np.testing.assert_array_equal(uplinks(after.state, 3), spines)
+    ways = np.asarray(after.state.flows.back)[:, [after.slot(i) for i in range(3)]]
+    assert (ways == number(FOUR, "leaf1->spine3")[0]).any(0).all()
+    queues = (np.asarray(r.state.flows.backlog).sum(1) for r in (before, after))
+    np.testing.assert_allclose(*queues, rtol=1e-6)
+
+
+def test_a_failed_way_of_data_leaves_the_acks():
+    dead = number(FOUR, "leaf0->spine1")
+    before, after = (run(FOUR, ACROSS, 4, [0, 1, 2, 3], x, 300) for x in ((), dead))
+    slots = [after.slot(i) for i in range(4)]
+    ways = (np.asarray(r.state.flows.back)[:, slots] for r in (before, after))
+    np.testing.assert_array_equal(*ways)
 
 
 def test_a_last_byte_in_a_dead_queue_is_sent_again():

@@ -138,18 +138,15 @@ def reroute(
     offer = as_offer(flows)
     paths = find_paths(net, offer, bits, up)
     local, back_queue = queue_numbers(paths, flows.kind, bounds, classes)
+    # Data stay on their way if that of the ACKs alone is broken, and the other way round.
     cut = broken & ~forth
-
-    def new(fresh: Array | float, old: Array) -> Array:
-        return jnp.where(broken, fresh, old)
-
     moved = replace(
         flows,
-        hop=new(local, flows.hop),
-        back=new(back_queue, flows.back),
-        rtt=new(paths.rtt, flows.rtt),
-        after=new(paths.after, flows.after),
-        wait=new(0.0, flows.wait),
+        hop=jnp.where(cut, local, flows.hop),
+        back=jnp.where(broken & ~back, back_queue, flows.back),
+        rtt=jnp.where(broken, paths.rtt, flows.rtt),
+        after=jnp.where(broken, paths.after, flows.after),
+        wait=jnp.where(cut, 0.0, flows.wait),
     )
     return _emptied(moved, cut, jnp.where(cut, flows.backlog.sum(0), 0.0))
 
