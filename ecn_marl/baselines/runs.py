@@ -23,6 +23,7 @@ from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ecn_marl._checks import Whole, check_seed, check_value
@@ -46,7 +47,13 @@ from ecn_marl.baselines.training.checkpoint import (
     config_to_resume,
     write_json,
 )
-from ecn_marl.baselines.training.logs import METRICS, TENSORBOARD, Log, WeightsAndBiases
+from ecn_marl.baselines.training.logs import (
+    METRICS,
+    TENSORBOARD,
+    Log,
+    WeightsAndBiases,
+    check_wandb,
+)
 from ecn_marl.baselines.training.loop import Saving, TrainResult, train
 from ecn_marl.baselines.training.trainer import check_training
 from ecn_marl.envs.ecn import EcnEnv
@@ -206,7 +213,7 @@ def train_run(
         "sha256": flow_lists(env),
     }
     session = session or Session()
-    _saving(session, written)
+    _check_session(session, written, config.envs)
     # Made for their checks alone, before anything is written; `_train` makes them again.
     _pretrained(written, env)
     trainer = trainer_of(written)
@@ -246,7 +253,8 @@ def resume_run(
     config = config_to_resume(run, steps)
     _check_flow_lists(config)
     session = session or Session()
-    _saving(session, config)
+    envs = algorithm_config(config["algorithm"], **config["settings"]).envs
+    _check_session(session, config, envs)
     with training_lock(run, "train --resume"):
         if jax.process_index() == 0:
             write_json(Path(run) / CONFIG, config)
@@ -277,6 +285,28 @@ def _saving(session: Session, config: dict[str, Any]) -> Saving:
     return Saving(session.save_updates, session.save_seconds, every, ends=True)
 
 
+def _mesh(session: Session, envs: int) -> Mesh | None:
+    """The devices that share the environments; None for a single one.
+
+    Raises:
+        ValueError: there are not as many devices, or they do not divide the environments.
+    """
+    if session.devices in (None, 1) and jax.process_count() == 1:
+        return None
+    mesh = env_mesh(session.devices)
+    if envs % mesh.size:
+        raise bad_value("devices", mesh.size, f"a divisor of the {envs} envs")
+    return mesh
+
+
+def _check_session(session: Session, config: dict[str, Any], envs: int) -> None:
+    """Check the options of a training before it writes anything, or replaces a former run."""
+    _saving(session, config)
+    _mesh(session, envs)
+    if session.wandb is not None:
+        check_wandb(session.wandb)
+
+
 def _pretrained(config: dict[str, Any], env: EcnEnv) -> tuple[PyTree, PyTree] | None:
     """Networks that ippo's training starts from; None for fresh ones."""
     source = config["settings"].get("pretrained", "") if config["algorithm"] == "ippo" else ""
@@ -286,9 +316,7 @@ def _pretrained(config: dict[str, Any], env: EcnEnv) -> tuple[PyTree, PyTree] | 
 def _train(folder: Path, config: dict[str, Any], session: Session, resume: bool) -> TrainResult:
     env = make(config["scenario"], **config["options"])
     trainer = trainer_of(config, None if resume else _pretrained(config, env))
-    params, mesh, merit = env.default_params, None, None
-    if (session.devices or 1) > 1 or jax.process_count() > 1:
-        mesh = env_mesh(session.devices)
+    params, mesh, merit = env.default_params, _mesh(session, trainer.config.envs), None
     if config.get("eval_every", 0):
         by = config.get("best_by", "reward")
         others = (make(name, **config["options"]) for name in config["settings"].get("also", ()))

@@ -183,6 +183,20 @@ class TensorBoard:
             raise
 
 
+def check_wandb(project: str) -> Any:
+    """The package of Weights & Biases.
+
+    Raises:
+        ValueError: it is not installed.
+    """
+    try:
+        import wandb
+    except ImportError:
+        allowed = "wandb to be installed: pip install 'ecn-marl[wandb]'"
+        raise bad_value("wandb", project, allowed) from None
+    return wandb
+
+
 class WeightsAndBiases:
     """A run of Weights & Biases; needs `pip install ecn-marl[wandb]`."""
 
@@ -197,11 +211,7 @@ class WeightsAndBiases:
         Raises:
             ValueError: wandb is not installed.
         """
-        try:
-            import wandb
-        except ImportError:
-            allowed = "wandb to be installed: pip install 'ecn-marl[wandb]'"
-            raise bad_value("wandb", project, allowed) from None
+        wandb = check_wandb(project)
         note = run / "wandb.json"
         run_id = json.loads(note.read_text())["id"] if note.is_file() else None
         self._run = wandb.init(

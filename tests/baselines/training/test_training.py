@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 
 import jax
@@ -298,6 +299,34 @@ def test_a_folder_has_one_training_at_a_time(tmp_path, monkeypatch):
     assert [path.name for path in out.iterdir()] == ["config.json"]
     (out / LOCK).write_text('{"pid": 1}')  # of one that was killed
     runs.train_run("ippo", TINY, **started, overwrite=True)
+
+
+@pytest.mark.usefixtures("tiny_scenario")
+@pytest.mark.parametrize(
+    ("session", "message"),
+    [
+        ({"devices": len(jax.devices()) + 1}, "devices = .* the cpu devices"),
+        ({"devices": 0}, "devices = 0 "),
+        ({"wandb": "queues"}, "wandb = 'queues' .*installed"),
+        ({"save_seconds": 0.0}, "save_seconds"),
+    ],
+)
+def test_a_session_that_cannot_be_leaves_the_former_run(tmp_path, monkeypatch, session, message):
+    """Neither a new training over it nor one that goes on has touched a file."""
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    monkeypatch.setattr(runs, "_train", lambda *_, **__: TrainResult(None, []))
+    out = tmp_path / "run"
+    started = {"steps": 8, "settings": {"envs": 2, "rollout": 2, "minibatches": 1}, "out": out}
+    runs.train_run("ippo", TINY, **started)
+    (out / "checkpoints").mkdir()
+    (out / "checkpoints" / "of-a-day").touch()
+    files = {path: path.is_file() and path.read_bytes() for path in out.rglob("*")}
+    broken = runs.Session(**session)
+    with pytest.raises(ValueError, match=message):
+        runs.train_run("ippo", TINY, **started | {"steps": 16}, overwrite=True, session=broken)
+    with pytest.raises(ValueError, match=message):
+        runs.resume_run(out, steps=16, session=broken)
+    assert files == {path: path.is_file() and path.read_bytes() for path in out.rglob("*")}
 
 
 def test_two_that_start_at_once_in_a_new_folder(tmp_path):
