@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
+from ecn_marl._checks import Each, Whole, check_value
 from ecn_marl._errors import bad_value
 from ecn_marl.baselines.rl.gae import gae
 from ecn_marl.baselines.rl.rate_rollout import Act, Events, keyed, restarted, roll_rates
@@ -71,20 +72,20 @@ def count_tuples(config: object, *names: str) -> None:
     """Check tuples of counts.
 
     Raises:
-        ValueError: a tuple is empty, or has an entry below 1.
+        ValueError: it is no tuple, is empty, or has an entry that is no integer of at least 1.
     """
     for name in names:
-        values = getattr(config, name)
-        if not values or min(values) < 1:
-            raise bad_value(name, values, "integers >= 1, at least one")
+        check_value(name, getattr(config, name), Each(Whole(low=1), least=1))
 
 
 def equal_rows(config: Any) -> None:
-    """Check that an update's `rows` can be shared equally by the scenarios.
+    """Check that an update has transitions, whose `rows` can be shared equally by the scenarios.
 
     Raises:
-        ValueError: they cannot.
+        ValueError: they cannot, or a single event of a flow leads to no next one.
     """
+    if config.events < 2:
+        raise bad_value("events", config.events, "an integer >= 2: rewards come with the next one")
     if config.rows % len(config.senders):
         allowed = f"a multiple of {len(config.senders)}, the number of scenarios"
         raise bad_value("rows", config.rows, allowed)
