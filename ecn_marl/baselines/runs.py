@@ -184,8 +184,10 @@ def train_run(
     env = make(scenario, **(options or {}))
     check_value("steps", steps, Whole(low=1, high=2**53))
     check_value("seeds", seeds, Whole(low=1))
-    seed = check_seed(seed, count=seeds)
     check_value("eval_episodes", eval_episodes, Whole(low=1))
+    # JSON has no numbers of numpy.
+    steps, seeds, eval_episodes = (int(number) for number in (steps, seeds, eval_episodes))
+    seed = check_seed(seed, count=seeds)
     if best_by not in MERITS:
         raise unknown_name("best_by", best_by, MERITS)
     scenes = [env, *(make(name, **(options or {})) for name in getattr(config, "also", ()))]

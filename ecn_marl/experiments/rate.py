@@ -15,8 +15,8 @@ from typing import Any
 
 from jaxtyping import Array, PyTree
 
-from ecn_marl._checks import check_seed
-from ecn_marl._errors import bad_value, unknown_name
+from ecn_marl._checks import Whole, check_seed, check_value
+from ecn_marl._errors import unknown_name
 from ecn_marl.baselines.algorithms import RATE_ALGORITHMS, algorithm_config
 from ecn_marl.baselines.exported import is_exported
 from ecn_marl.baselines.exporting.rate_export import export_rate_policy
@@ -107,12 +107,11 @@ def train_rate(
     kind = _learner(algorithm)
     config = kind.config_class(**convert_settings(algorithm, kind.config_class, settings))
     steps = UPDATES * config.steps_per_update if steps is None else steps
-    if steps < 1:
-        raise bad_value("steps", steps, "an integer >= 1")
+    check_value("steps", steps, Whole(low=1, high=2**53))
     run_config = {
         "algorithm": algorithm,
         "settings": asdict(config),
-        "steps": steps,
+        "steps": int(steps),
         "seed": check_seed(seed),
         "versions": {name: version(name) for name in ("ecn-marl", "jax", "numpy")},
     }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from itertools import pairwise
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +21,7 @@ from ecn_marl.baselines.rate_reinforce import Reinforce, ReinforceConfig
 from ecn_marl.baselines.rl import rate_learning as rl
 from ecn_marl.baselines.rl.rate_rollout import Events, keyed
 from ecn_marl.baselines.rl.stochastic_rates import StochasticRates, draw_batch
+from ecn_marl.experiments import rate
 
 TINY = ("senders=4", "envs=4", "rollout=64", "events=16", "rows=64")
 
@@ -238,3 +241,27 @@ def test_dqn_stores_pairs_of_events():
     for a, b in zip(np.asarray(rows.obs)[:, 0], np.asarray(rows.next_obs)[:, 0], strict=True):
         assert next_error[a] == b
     np.testing.assert_array_equal(rows.discount, np.float32(0.9))
+
+
+@pytest.mark.parametrize("name", ["ppo", "aurora", "reinforce", "dqn", "adpg"])
+def test_a_single_event_leads_to_no_next_one(name):
+    config = RATE_ALGORITHMS[name].config_class
+    if name == "adpg":  # it needs no later event
+        assert config(events=1).events == 1
+    else:
+        with pytest.raises(ValueError, match=r"events = 1 .*>= 2"):
+            config(events=1)
+
+
+@pytest.mark.parametrize("widths", [8, (4.5,), ("a",), (), (0,)])
+def test_tuples_of_other_things_are_named(widths):
+    with pytest.raises(ValueError, match=r"hidden = .* a tuple of at least 1 value"):
+        rl.count_tuples(SimpleNamespace(hidden=widths), "hidden")
+
+
+def test_steps_are_whole_numbers(tmp_path):
+    """A run of 1e3 steps could not be read again."""
+    train = inspect.unwrap(rate.train_rate)  # as users call it, without the suite's type checks
+    with pytest.raises(ValueError, match=r"steps = 1000\.0 .*an integer"):
+        train("adpg", tmp_path / "run", steps=1e3)
+    assert not (tmp_path / "run").exists()

@@ -36,6 +36,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
+from ecn_marl._checks import Whole, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._files import write_all
 from ecn_marl._imports import restore_imports
@@ -384,15 +385,16 @@ def config_to_resume(
         needed: see `read_config`.
 
     Raises:
-        ValueError: fewer steps than it was started with, or see `read_config`.
+        ValueError: no integer, or fewer steps than it was started with; or see `read_config`.
         DamagedFile: see `read_config`.
     """
     config = read_config(run, needed)
     warn_of_versions(run, config)
+    check_value("steps", steps, Whole(high=2**53, none=True))
     if steps is not None and steps < config["steps"]:
         allowed = f"at least {config['steps']}, what the run was started with"
         raise bad_value("steps", steps, allowed)
-    return config | {"steps": steps or config["steps"]}
+    return config | {"steps": config["steps"] if steps is None else int(steps)}
 
 
 def warn_of_versions(run: str | Path, config: Mapping[str, object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from dataclasses import replace
@@ -26,7 +27,7 @@ from ecn_marl.baselines.evaluation.episodes import (
 from ecn_marl.baselines.evaluation.merit import Merits, evaluations_every
 from ecn_marl.baselines.evaluation.statistics import mean_interval
 from ecn_marl.baselines.ippo import IPPO, IPPOConfig
-from ecn_marl.baselines.training.checkpoint import Checkpoints, read_config
+from ecn_marl.baselines.training.checkpoint import Checkpoints, config_to_resume, read_config
 from ecn_marl.baselines.training.logs import scalars
 from ecn_marl.baselines.training.loop import (
     Saving,
@@ -335,3 +336,18 @@ def test_two_that_start_at_once_in_a_new_folder(tmp_path):
         assert runs.check_folder(tmp_path / "run", overwrite=False)
         with pytest.raises(FolderInUse), runs.training_lock(tmp_path / "run", "train"):
             raise AssertionError
+
+
+@pytest.mark.usefixtures("tiny_scenario")
+def test_steps_of_a_run_are_whole_numbers(tmp_path, monkeypatch):
+    """1e6 in the configuration would make the run one that nothing reads any more."""
+    monkeypatch.setattr(runs, "_train", lambda *_, **__: TrainResult(None, []))
+    out = tmp_path / "run"
+    settings = {"envs": 2, "rollout": 2, "minibatches": 1}
+    counts = {"steps": np.int64(8), "seeds": np.int64(1), "eval_episodes": np.int32(2)}
+    # As users call it, without the suite's type checks.
+    inspect.unwrap(runs.train_run)("ippo", TINY, settings=settings, out=out, **counts)
+    assert {name: read_config(out)[name] for name in counts} == counts
+    with pytest.raises(ValueError, match=r"steps = 16\.0 .*an integer"):
+        inspect.unwrap(config_to_resume)(out, 16.0)
+    assert type(inspect.unwrap(config_to_resume)(out, np.int64(16))["steps"]) is int
