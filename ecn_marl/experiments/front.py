@@ -8,7 +8,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ecn_marl._errors import unknown_name
+from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._garbage import seldom_collected
 from ecn_marl.baselines.algorithms import ALGORITHMS, RATE_ALGORITHMS
 from ecn_marl.baselines.runs import Session
@@ -119,9 +119,21 @@ def train(
         TrainingDiverged: a metric or the state is not finite any more.
     """
     if algorithm in RATE_ALGORITHMS:
+        of_ports: dict[str, Any] = {
+            "scenario": scenario,
+            "env": env or None,
+            "randomise": randomise or None,
+        }
+        of_ports |= {"eval_every": eval_every, "eval_episodes": eval_episodes}
+        of_ports |= {"seeds": None if seeds == 1 else seeds, "allow_flagged": allow_flagged or None}
+        for name, value in not_none(**of_ports).items():
+            instead = "one run for each seed" if name == "seeds" else "settings, as senders=(4, 8)"
+            raise bad_value(
+                name, value, f"none with {algorithm}, whose agents are flows: {instead}"
+            )
         texts = [f"{name}={_text(value)}" for name, value in settings.items()]
         folder = Path(out or Path("runs") / f"{algorithm}-seed{seed}")
-        with notebook_progress(f"train {algorithm}", 1.0, None) as move:
+        with notebook_progress(f"train {algorithm}", 1.0, show) as move:
             rate.train_rate(
                 algorithm,
                 folder,
@@ -129,7 +141,9 @@ def train(
                 steps=steps,
                 seed=seed,
                 overwrite=overwrite,
-                progress=lambda row, total: move(row["update"] / total, ""),
+                progress=lambda row, total: move(
+                    row["steps"] if show else row["update"] / total, ""
+                ),
             )
         return Run(folder)
     fields = not_none(

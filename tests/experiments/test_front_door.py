@@ -341,3 +341,35 @@ def test_bench_is_a_function(tmp_path, monkeypatch):
     assert len(result.episodes) == 12 and set(result.episodes["scenario"]) == {small.SMALL}
     assert f"## {small.SMALL}" in repr(result)
     assert (tmp_path / "b" / "results.json").is_file()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"scenario": "many-to-one-8-v0"},
+        {"seeds": 3},
+        {"env": {"load": 0.5}},
+        {"eval_every": 5},
+        {"eval_episodes": 2},
+        {"randomise": {"load": (0.5, 2.0)}},
+        {"allow_flagged": True},
+    ],
+)
+def test_learners_of_rates_refuse_what_they_do_not_have(tmp_path, option):
+    """An option without an effect would be a training that nobody asked for."""
+    with pytest.raises(ValueError, match=f"{next(iter(option))} = "):
+        ecn_marl.train("adpg", **option, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_learners_of_rates_move_the_bar_of_the_caller(tmp_path, monkeypatch):
+    def train_rate(*_, progress, **__):
+        progress({"update": 1, "steps": 64, "reward": 0.0}, 2)
+        (tmp_path / "config.json").write_text(
+            '{"algorithm": "adpg", "settings": {}, "steps": 64, "seed": 0}'
+        )
+
+    monkeypatch.setattr("ecn_marl.experiments.rate.train_rate", train_rate)
+    moved = []
+    ecn_marl.train("adpg", seeds=1, out=tmp_path, show=lambda done, note: moved.append(done))
+    assert moved == [64]
