@@ -17,7 +17,7 @@ from ecn_marl._imports import needed_imports
 from ecn_marl._registry import SCRIPT
 from ecn_marl.baselines.algorithms import algorithm_config
 from ecn_marl.baselines.runs import Session, resume_run, train_run
-from ecn_marl.baselines.training.logs import METRICS, read_rows
+from ecn_marl.baselines.training.logs import read_rows
 from ecn_marl.envs.registry import lookup
 from ecn_marl.experiments.job_files import FILE, toml_of
 from ecn_marl.experiments.jobs import Job
@@ -111,8 +111,6 @@ def train(
 
 def steps_of_run(folder: Path) -> int:
     """Steps per seed that a run has behind it; 0 before its first update."""
-    if not (folder / METRICS).is_file():
-        return 0
     rows = read_rows(folder)
     return int(rows[-1].get("steps", 0)) if rows else 0
 

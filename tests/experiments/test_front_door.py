@@ -21,6 +21,7 @@ from ecn_marl.baselines.search import SearchResult
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.experiments import policies as po
 from ecn_marl.experiments import searches
+from ecn_marl.experiments.front import Run
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.results import Comparison
 from ecn_marl.sim import Incast, star
@@ -373,3 +374,14 @@ def test_learners_of_rates_move_the_bar_of_the_caller(tmp_path, monkeypatch):
     moved = []
     ecn_marl.train("adpg", seeds=1, out=tmp_path, show=lambda done, note: moved.append(done))
     assert moved == [64]
+
+
+def test_a_run_that_was_killed_while_it_wrote_a_line(tmp_path):
+    """The line counts for nothing, as for the training that goes on; a run may have no line yet."""
+    config = {"algorithm": "ippo", "settings": {}, "steps": 64, "seed": 0, "scenario": TINY}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    run = Run(tmp_path)
+    assert repr(run).endswith("ippo in tiny-v0, 0 steps>")
+    (tmp_path / "metrics.jsonl").write_text('{"update": 1, "steps": 8}\n{"update": 2, "st')
+    assert repr(run).endswith("ippo in tiny-v0, 8 steps>")
+    assert len(run.frame) == 1

@@ -64,8 +64,13 @@ OLD_NAMES: Mapping[str, str] = {f"score{end}": f"merit{end}" for end in ("", "_l
 
 
 def read_rows(run: Path) -> list[Row]:
-    """All rows of a run's `metrics.jsonl`."""
-    return [_row(line) for line in (run / METRICS).read_bytes().splitlines()]
+    """All rows of a run's `metrics.jsonl`; none where it has not begun.
+
+    The last line may be one that a process was writing when it was killed: it is no row.
+    """
+    path = run / METRICS
+    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    return [_row(line) for line in lines if line.endswith(b"\n")]
 
 
 def cut_rows(run: Path, update: int) -> list[Row]:
