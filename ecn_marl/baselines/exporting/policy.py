@@ -143,9 +143,7 @@ class Policy:
             "interval_us": self.header["interval_us"],
         }
 
-    def outputs(
-        self, obs: ArrayLike | Mapping[str, ArrayLike], port: int | None = None
-    ) -> np.ndarray:
+    def outputs(self, obs: ArrayLike, port: int | None = None) -> np.ndarray:
         """Outputs of the network: logits, values of actions, or means.
 
         Args:
@@ -159,7 +157,13 @@ class Policy:
                 ports exchange messages, or a policy with a memory.
         """
         self._check_no_memory()
-        return self._run(np.asarray(obs, np.float32), port, None)[0]
+        self._check_port(port)
+        return self._run(_array(obs), port, None)[0]
+
+    def _check_port(self, port: int | None) -> None:
+        ports = len(self.header["ports"])
+        if port is not None and not 0 <= port < ports:
+            raise bad_value("port", port, f"0 to {ports - 1}")
 
     def _check_no_memory(self) -> None:
         if self.gru is not None:
@@ -254,10 +258,8 @@ class Policy:
                 obs = self._of_all(obs)
             out, memory = self._run(*self._rows(obs), memory)
             return dict(zip(obs, self._chosen(out), strict=True)), memory
-        ports = len(self.header["ports"])
-        if port is not None and not 0 <= port < ports:
-            raise bad_value("port", port, f"0 to {ports - 1}")
-        out, memory = self._run(np.asarray(obs, np.float32), port, memory)
+        self._check_port(port)
+        out, memory = self._run(_array(obs), port, memory)
         return self._chosen(out), memory
 
     def _chosen(self, out: np.ndarray) -> np.ndarray:
@@ -291,10 +293,7 @@ class Policy:
         return rows, np.asarray([ports[agent] for agent in obs])
 
     def thresholds(
-        self,
-        obs: ArrayLike | Mapping[str, ArrayLike],
-        port: int | None = None,
-        gbps: float | None = None,
+        self, obs: ArrayLike, port: int | None = None, gbps: float | None = None
     ) -> Thresholds:
         """ECN settings for observations.
 
@@ -303,7 +302,7 @@ class Policy:
             port: as in `outputs`.
             gbps: rate of the port, Gb/s; that of `port` in the scenario if None, else 25.
         """
-        return self.thresholds_of(self(obs, port), port, gbps)
+        return self.thresholds_of(self(_array(obs), port), port, gbps)
 
     def thresholds_of(
         self, action: np.ndarray, port: int | None = None, gbps: float | None = None
@@ -315,6 +314,7 @@ class Policy:
             port: as in `outputs`.
             gbps: rate of the port, Gb/s; that of `port` in the scenario if None, else 25.
         """
+        self._check_port(port)
         if gbps is None:
             gbps = BASE_GBPS if port is None else self.header["ports"][port]["gbps"]
         head = self.header["network"]["head"]
@@ -326,6 +326,13 @@ class Policy:
             kmin, kmax, pmax = np.moveaxis(self.settings[row], -1, 0)
         scale = float(gbps) / BASE_GBPS
         return Thresholds(kmin * scale, kmax * scale, pmax)
+
+
+def _array(obs: Any) -> np.ndarray:
+    """Observations as an array; those of a dict have no order of their own."""
+    if isinstance(obs, Mapping):
+        raise bad_value("obs", list(obs), "an array here: policy(obs) and step(obs) take dicts")
+    return np.asarray(obs, np.float32)
 
 
 def _product(x: np.ndarray, weight: np.ndarray) -> np.ndarray:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -88,6 +90,9 @@ def test_takes_dicts_of_agents(actions, shared, tmp_path):
         assert space.contains(np.asarray(chosen[agent])[()])
     with pytest.raises(ValueError, match=r"obs shape of port_1 = \(5,\) .* \(24,\)"):
         policy({"port_1": np.zeros(5)})
+    for by_array in (policy.outputs, policy.thresholds):
+        with pytest.raises(ValueError, match=r"obs = \['port_2', 'port_0'\] .* an array here"):
+            partial(inspect.unwrap(by_array.__func__), policy)(by_agent)
     if not shared:
         with pytest.raises(ValueError, match=r"agent = 'port_3' .* port_0 … port_2"):
             policy({"port_3": obs[0]})
@@ -150,6 +155,11 @@ def test_networks_per_port_need_a_port(tmp_path):
         policy(obs)
     with pytest.raises(ValueError, match="port = 3 is not allowed: expected 0 to 2"):
         policy(obs, port=3)
+    for port in (3, -1):
+        with pytest.raises(ValueError, match=f"port = {port} is not allowed: expected 0 to 2"):
+            policy.thresholds_of(policy(obs, port=1), port)
+        with pytest.raises(ValueError, match=f"port = {port} is not allowed: expected 0 to 2"):
+            policy.outputs(obs, port)
     with pytest.raises(ValueError, match=r"obs shape = \(5,\)"):
         policy(np.zeros(5), port=0)
 
