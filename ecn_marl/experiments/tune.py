@@ -42,6 +42,7 @@ from ecn_marl.baselines.trained import run_actors
 from ecn_marl.baselines.training.loop import TrainingDiverged
 from ecn_marl.baselines.training.spaces import Choice, LogUniform, Space
 from ecn_marl.envs.registry import lookup, make
+from ecn_marl.errors import InvalidValue
 from ecn_marl.experiments.executors import executor, once_free
 from ecn_marl.experiments.json_files import json_types, save_json
 from ecn_marl.experiments.recipes import LEARNERS, Recipe, Tuning, recipe, with_settings
@@ -175,9 +176,17 @@ class Search:
         for name in ("trials", "steps", "episodes", "seeds"):
             if getattr(self, name) < 1:
                 raise bad_value(name, getattr(self, name), "an integer >= 1")
-        space_of(self.recipe.algorithm)
-        make(self.scenario, **self.make_options)
-        algorithm_config(self.recipe.algorithm, **dict(self.settings))
+        found = self.recipe
+        space_of(found.algorithm)
+        make(self.scenario, **{**found.options, **self.options})
+        algorithm_config(found.algorithm, **dict(self.settings))
+        for trial in range(self.trials):
+            try:
+                own = found.settings_for(self.steps, {**self.drawn(trial), **self.settings})
+                algorithm_config(found.algorithm, **own)
+            except InvalidValue as error:
+                allowed = f"{error.allowed}: give all trials one that fits"
+                raise bad_value(f"{error.field} of trial {trial}", error.value, allowed) from None
 
     @property
     def recipe(self) -> Recipe:
@@ -204,7 +213,8 @@ class Search:
         # Not `hash`, which Python salts anew in every process.
         rng = np.random.default_rng([crc32(name), trial])
         # Those that all trials share are drawn, too, so that the others are the same without them.
-        drawn = {n: kind.draw(rng) for n, kind in space_of(self.recipe.algorithm).items()}
+        space = space_of(recipe(self.scenario, self.learner).algorithm)
+        drawn = {n: kind.draw(rng) for n, kind in space.items()}
         return {name: x for name, x in drawn.items() if name not in self.settings}
 
     def request(self) -> dict[str, Any]:

@@ -284,3 +284,10 @@ def test_a_folder_has_one_search_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(tn, "_tune", at_work)
     assert tn.tune(search(), tmp_path / "t") == {}
     assert tn.tune(search(), tmp_path / "t") == {}, "nothing was left in the folder"
+
+
+def test_settings_that_a_trial_would_draw_are_checked_before_any_is_run():
+    """A GRU's minibatches are whole rollouts; of trials 1 to 7 some draw more than there are."""
+    with pytest.raises(ValueError, match=r"minibatches of trial \d = 16 .*divisor of envs = 8"):
+        tn.Search(SMALL, "ippo", trials=8, settings={"memory": 4})
+    assert tn.Search(SMALL, "ippo", trials=8, settings={"memory": 4, "minibatches": 4}).trials == 8
