@@ -118,10 +118,10 @@ def training_rewards(rows: Sequence[Mapping[str, Any]], most: int = 40) -> dict[
     Exploration is part of it, so it lies below that of the greedy policy.
 
     Returns:
-        `steps` at the end of each part, and `reward`.
+        `steps` at the end of each part, and `reward`; no parts where no reward is logged.
     """
     logged = [row for row in rows if "reward" in row]
-    parts = np.array_split(np.arange(len(logged)), min(most, len(logged)))
+    parts = np.array_split(np.arange(len(logged)), min(most, len(logged))) if logged else []
     return {
         "steps": [float(logged[part[-1]]["steps"]) for part in parts],
         "reward": [float(np.mean([np.mean(logged[i]["reward"]) for i in part])) for part in parts],

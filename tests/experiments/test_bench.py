@@ -409,3 +409,7 @@ def test_a_folder_has_one_benchmark_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(bn, "_bench", at_work)
     assert bn.bench(plan, quiet) == {}
     assert not list((tmp_path / "b").iterdir())
+
+
+def test_rewards_of_a_trainer_that_logs_none():
+    assert tr.training_rewards([{"steps": 16, "loss": 1.0}]) == {"steps": [], "reward": []}
