@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ecn_marl._checks import check_seed
 from ecn_marl._errors import bad_value, unknown_name
-from ecn_marl.baselines.algorithms import check_agents
+from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config, check_agents
 from ecn_marl.baselines.oracle import RULES
 from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX
@@ -119,6 +119,16 @@ class Plan:
             for name in self.policies:
                 if isinstance(resolve(name), ExportedFile):
                     Arena(place.scenario, place.options).controller(name)
+        sites = dict.fromkeys(place.site.scenario for place in self.places())
+        check_settings(
+            [
+                (r, self.steps_in(x))
+                for x in sites
+                for n in self.policies
+                if (r := self.recipe(x, n))
+            ],
+            self.settings,
+        )
 
     @property
     def stream(self) -> str:
@@ -299,6 +309,32 @@ class Place:
             self.site.scenario,
             self.site.options,
         )
+
+
+def own_settings(recipe: rc.Recipe, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a plan's settings that a learner's trainer has."""
+    kind = ALGORITHMS[recipe.algorithm].config_class
+    return {f.name: settings[f.name] for f in fields(kind) if f.name in settings}
+
+
+def check_settings(learners: Sequence[tuple[rc.Recipe, int]], settings: Mapping[str, Any]) -> None:
+    """Check the settings of a plan before anything is trained.
+
+    Args:
+        learners: recipes, and environment steps per seed of each.
+        settings: settings of trainers that have them, over those of the recipes.
+
+    Raises:
+        ValueError: no trainer has such a setting, or a learner does not allow the value.
+    """
+    trainers = {rc.trainer_of(name) for name in rc.learners()}
+    known = {f.name for name in trainers for f in fields(ALGORITHMS[name].config_class)}
+    for name in settings:
+        if name not in known:
+            raise unknown_name("setting", name, known)
+    for recipe, steps in learners:
+        own = recipe.settings_for(steps, own_settings(recipe, settings))
+        algorithm_config(recipe.algorithm, **own)
 
 
 def policy_names(text: str) -> tuple[str, ...]:

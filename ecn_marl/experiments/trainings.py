@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ecn_marl._errors import bad_value
-from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
+from ecn_marl.baselines.algorithms import algorithm_config
 from ecn_marl.baselines.runs import Session, resume_run, train_run
 from ecn_marl.baselines.search import Effort, Progress
 from ecn_marl.baselines.training.checkpoint import read_config
@@ -23,7 +23,7 @@ from ecn_marl.envs.registry import in_view
 from ecn_marl.experiments import searches
 from ecn_marl.experiments.executors import once_free
 from ecn_marl.experiments.json_files import json_types
-from ecn_marl.experiments.plan import Comparison, Site
+from ecn_marl.experiments.plan import Comparison, Site, own_settings
 from ecn_marl.experiments.recipes import GENERALIST, Recipe, steps_of
 from ecn_marl.experiments.sources import code
 from ecn_marl.experiments.taught import search_length, with_teacher
@@ -69,8 +69,6 @@ def search_progress(show: Show, effort: Effort) -> Progress:
 def training_of(plan: Comparison, site: Site, name: str) -> dict[str, Any]:
     """How a learner is trained, in the terms of a run's configuration."""
     recipe = recipe_of(plan, site, name)
-    setting_names = {f.name for f in fields(ALGORITHMS[recipe.algorithm].config_class)}
-    overrides = {n: x for n, x in plan.settings.items() if n in setting_names}
     steps = site.steps
     if name == GENERALIST and plan.steps is None:
         steps = steps_of(site.scenario, name)
@@ -79,7 +77,7 @@ def training_of(plan: Comparison, site: Site, name: str) -> dict[str, Any]:
         "scenario": site.scenario,
         "steps": steps,
         "options": in_view(site.scenario, site.options, recipe.options),
-        "settings": recipe.settings_for(steps, overrides),
+        "settings": recipe.settings_for(steps, own_settings(recipe, plan.settings)),
         "seeds": plan.seeds,
         "eval_episodes": plan.eval_episodes,
         "best_by": "objective",

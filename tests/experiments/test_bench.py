@@ -411,5 +411,18 @@ def test_a_folder_has_one_benchmark_at_a_time(tmp_path, monkeypatch):
     assert not list((tmp_path / "b").iterdir())
 
 
+def test_settings_are_checked_before_anything_is_trained(tmp_path):
+    """Those that no trainer has, and values that one of the learners does not allow."""
+    plan = {"scenarios": (SMALL,), "out": tmp_path, "policies": ("ddqn", "ippo")}
+    with pytest.raises(ValueError, match=r"unknown setting 'envz': did you mean 'envs'"):
+        Plan(**plan, settings={"envz": 8})
+    with pytest.raises(ValueError, match=r"minibatches = 3 .*divisor"):
+        Plan(**plan, settings={"minibatches": 3})
+    with pytest.raises(ValueError, match="envs = 0"):
+        Plan(**plan, settings={"envs": 0})
+    # Of a learner that is not in the plan: of no effect, as before.
+    assert Plan(**plan, settings={"tau": 0.1}).settings == {"tau": 0.1}
+
+
 def test_rewards_of_a_trainer_that_logs_none():
     assert tr.training_rewards([{"steps": 16, "loss": 1.0}]) == {"steps": [], "reward": []}

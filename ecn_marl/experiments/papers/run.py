@@ -29,7 +29,7 @@ from ecn_marl.experiments.executors import executor
 from ecn_marl.experiments.json_files import json_types
 from ecn_marl.experiments.papers.online import score_online
 from ecn_marl.experiments.papers.suite import Cell, Row, Suite, Training
-from ecn_marl.experiments.plan import TUNING, Place, Site
+from ecn_marl.experiments.plan import TUNING, Place, Site, check_settings
 from ecn_marl.experiments.publish import PLAN
 from ecn_marl.experiments.recipes import Recipe
 from ecn_marl.experiments.recording import close
@@ -97,6 +97,8 @@ class SuitePlan:
         for name in self.only_cells:
             if name not in cell_names:
                 raise unknown_name("cell", name, cell_names)
+        trained = [(row.recipe, self.steps or x.steps) for x, row in self.trainings() if row.recipe]
+        check_settings(trained, self.settings)
 
     @property
     def stream(self) -> str:
