@@ -27,7 +27,8 @@ REFERENCES = Path(__file__).parent / "references"
 
 _SEARCHES: dict[str, Search] = {}
 """Searches of this process, by their requests: policies of one scenario share compiled programs and
-results, since the oracle starts from the settings of `static:best`."""
+results, since the oracle starts from the settings of `static:best`. Those that began with results
+that ship are apart: a folder is to hold what this code has searched."""
 
 
 def file_name(policy: str) -> str:
@@ -73,7 +74,7 @@ def find(
     effort = effort or Effort()
     options = {**options, **NEEDS.get(name, {})}
     facts = search_request(scenario, options, effort)
-    key = json.dumps(facts, sort_keys=True)
+    key = json.dumps({**facts, "shipped": folder is None}, sort_keys=True)
     if key not in _SEARCHES:
         env = make(scenario, **{n: x for n, x in options.items() if n not in IRRELEVANT})
         _SEARCHES[key] = Search(env, env.default_params, effort)

@@ -426,3 +426,17 @@ def test_settings_are_checked_before_anything_is_trained(tmp_path):
 
 def test_rewards_of_a_trainer_that_logs_none():
     assert tr.training_rewards([{"steps": 16, "loss": 1.0}]) == {"steps": [], "reward": []}
+
+
+def test_a_folder_holds_what_was_searched_here(tmp_path, monkeypatch):
+    """Not what ships, though this process has looked at that before."""
+    references, effort = tmp_path / "references", replace(EFFORT, episodes=2)
+    shipped = search.SearchResult("static:best", np.full((1, 1, 3), 7.0), 1.0, 2, 0, ())
+    facts = searches.search_request(SMALL, {}, effort)
+    searches._write(references / SMALL / "best.json", facts, shipped)
+    monkeypatch.setattr(searches, "REFERENCES", references)
+    monkeypatch.setattr(searches, "_SEARCHES", {})
+    assert searches.find("static:best", SMALL, {}, effort).settings[0, 0, 0] == 7.0
+    found = searches.find("static:best", SMALL, {}, effort, tmp_path / "own")
+    assert tuple(found.settings[0, 0]) in GRID
+    assert searches.find("static:best", SMALL, {}, effort).settings[0, 0, 0] == 7.0
