@@ -24,6 +24,7 @@ from ecn_marl.experiments.json_files import json_types
 from ecn_marl.experiments.own_reward import COLUMN
 from ecn_marl.experiments.recipes import DEPTHS, Recipe
 from ecn_marl.experiments.records import Record
+from ecn_marl.experiments.sources import flow_list
 from ecn_marl.sim.core.queues import Ecn
 
 EPISODES = 4
@@ -75,7 +76,7 @@ def best_static(
     if "reward_options" in options and "reward_options" in paid:
         merged["reward_options"] = {**options["reward_options"], **paid["reward_options"]}
     episodes = np.asarray(jax.random.key_data(keys)).tolist()
-    facts = {"scenario": scenario, "options": merged, "episodes": episodes}
+    facts = {"scenario": scenario, "options": merged, "episodes": episodes, **flow_list(merged)}
     key = json.dumps(json_types(facts, str), sort_keys=True)
     if key not in _FOUND:
         env = make(scenario, **merged)

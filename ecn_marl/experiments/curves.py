@@ -30,7 +30,7 @@ from ecn_marl.experiments.compare import ORACLES
 from ecn_marl.experiments.json_files import json_types, save_json
 from ecn_marl.experiments.policies import resolve
 from ecn_marl.experiments.searches import shipped_search
-from ecn_marl.experiments.sources import code, own_sources
+from ecn_marl.experiments.sources import code, flow_list, own_sources
 from ecn_marl.experiments.workflow import Show
 
 CURVE, REFERENCES = "learning_curve.png", "references.json"
@@ -105,7 +105,8 @@ def references(folder: Path, show: Show | None = None) -> dict[str, float]:
     config = read_config(folder)
     names = ("scenario", "options", "seed", "eval_episodes", "best_by")
     request: dict[str, Any] = {name: config.get(name) for name in names}
-    request = json_types(request | {"code": code()} | own_sources(request))
+    request |= own_sources(request) | flow_list(config["options"])
+    request = json_types(request | {"code": code()})
     file = folder / REFERENCES
     stored = json.loads(file.read_text()) if file.is_file() else {}
     if stored.get("asked") != request:

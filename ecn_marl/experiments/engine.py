@@ -56,7 +56,7 @@ from ecn_marl.experiments.policies import Arena, resolve
 from ecn_marl.experiments.recording import Keep, Recording
 from ecn_marl.experiments.recording import facts as recording_facts
 from ecn_marl.experiments.records import Record
-from ecn_marl.experiments.sources import code, own_sources, settings_hash
+from ecn_marl.experiments.sources import code, flow_list, own_sources, settings_hash
 from ecn_marl.experiments.trainings import (
     Curves,
     best_seed,
@@ -257,7 +257,7 @@ def _request(plan: Comparison, place: Place, name: str) -> dict[str, Any]:
         request["effort"] = asdict(plan.effort)
     if _beside_curves(place, name):
         request["eval_episodes"] = plan.eval_episodes
-    request |= own_sources(request, lookup(place.scenario))
+    request |= own_sources(request, lookup(place.scenario)) | flow_list(place.options)
     return json_types(request, str)
 
 

@@ -17,7 +17,7 @@ from ecn_marl.baselines.oracle import NEEDS, RULE, SEARCHED
 from ecn_marl.baselines.search import Effort, Progress, Search, SearchResult
 from ecn_marl.envs.registry import VIEW, lookup, make
 from ecn_marl.experiments.json_files import json_types, save_json
-from ecn_marl.experiments.sources import own_sources, searching_code
+from ecn_marl.experiments.sources import flow_list, own_sources, searching_code
 
 IRRELEVANT = (*VIEW, "reward", "credit", "reward_options", "reward_reference")
 """Options of `make` that do not change a search by completion times, so requests leave them out."""
@@ -46,6 +46,7 @@ def search_request(scenario: str, options: Mapping[str, object], effort: Effort)
         "code": searching_code(),
     }
     facts |= own_sources(scenario, used_options, lookup(scenario))
+    facts |= flow_list(used_options)
     return json_types(facts, str)
 
 

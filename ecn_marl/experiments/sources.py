@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import ecn_marl
 from ecn_marl._errors import bad_value
@@ -76,6 +77,17 @@ def own_sources(*facts: object) -> dict[str, dict[str, str]]:
     """Hashes of the user's files that registered names in `facts`, as `own`; empty without any."""
     digests = source_digests(needed_imports(*facts))
     return {"own": digests} if digests else {}
+
+
+def flow_list(options: Mapping[str, Any]) -> dict[str, str]:
+    """Hash of the flow list that options of `make` name, as `flows_sha256`; empty without one.
+
+    The file may change while its name stays.
+    """
+    path = options.get("flows")
+    if path is None:
+        return {}
+    return {"flows_sha256": hashlib.sha256(Path(path).read_bytes()).hexdigest()}
 
 
 def settings_hash(settings: object) -> str:

@@ -46,7 +46,7 @@ from ecn_marl.errors import InvalidValue
 from ecn_marl.experiments.executors import executor, once_free
 from ecn_marl.experiments.json_files import json_types, save_json
 from ecn_marl.experiments.recipes import LEARNERS, Recipe, Tuning, recipe, with_settings
-from ecn_marl.experiments.sources import code, own_sources
+from ecn_marl.experiments.sources import code, flow_list, own_sources
 from ecn_marl.experiments.taught import with_teacher
 
 REQUEST, TRIALS, RUNS, RESULT = "tune.json", "trials.jsonl", "trials", "result.json"
@@ -220,7 +220,7 @@ class Search:
     def request(self) -> dict[str, Any]:
         """Everything that a log of trials depends on; the number of trials may grow."""
         facts = asdict(self) | {"recipe": asdict(self.recipe), "code": code()}
-        facts |= own_sources(facts, lookup(self.scenario))
+        facts |= own_sources(facts, lookup(self.scenario)) | flow_list(self.options)
         facts["space"] = {n: [type(x).__name__, asdict(x)] for n, x in self.space.items()}
         del facts["trials"]
         return json_types(facts, str)

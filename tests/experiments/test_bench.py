@@ -424,6 +424,21 @@ def test_settings_are_checked_before_anything_is_trained(tmp_path):
     assert Plan(**plan, settings={"tau": 0.1}).settings == {"tau": 0.1}
 
 
+def test_records_of_another_flow_list_are_made_again(tmp_path):
+    """The file has the same name; every score and search is asked for anew."""
+    file, requests = tmp_path / "flows.csv", []
+    for size in (1000, 2000):
+        rows = "".join(f"{i},{s},0,{size},{50_000 * i}\n" for i, s in enumerate((1, 2) * 8))
+        file.write_text(f"flow_id,src,dst,size_B,start_ns\n{rows}")
+        options = {"flows": str(file)}
+        plan = Plan((SMALL,), ("static:secn1",), tmp_path, options=options)
+        searched = searches.search_request(SMALL, options, EFFORT)
+        requests.append((en._request(plan, plan.places()[0], "static:secn1"), searched))
+    for before, after in zip(*requests, strict=True):
+        changed = [name for name in before if before[name] != after[name]]
+        assert changed == ["flows_sha256"]
+
+
 def test_rewards_of_a_trainer_that_logs_none():
     assert tr.training_rewards([{"steps": 16, "loss": 1.0}]) == {"steps": [], "reward": []}
 

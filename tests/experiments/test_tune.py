@@ -291,3 +291,16 @@ def test_settings_that_a_trial_would_draw_are_checked_before_any_is_run():
     with pytest.raises(ValueError, match=r"minibatches of trial \d = 16 .*divisor of envs = 8"):
         tn.Search(SMALL, "ippo", trials=8, settings={"memory": 4})
     assert tn.Search(SMALL, "ippo", trials=8, settings={"memory": 4, "minibatches": 4}).trials == 8
+
+
+def test_another_content_of_the_flow_list_is_another_search(tmp_path):
+    """Trials on other traffic are not to stand beside each other under one name of a file."""
+    file, asked = tmp_path / "flows.csv", []
+    for size in (1000, 2000):
+        rows = "".join(f"{i},{s},0,{size},{50_000 * i}\n" for i, s in enumerate((1, 2) * 8))
+        file.write_text(f"flow_id,src,dst,size_B,start_ns\n{rows}")
+        asked.append(search(options={"flows": str(file)}).request())
+    assert asked[0] != asked[1]
+    assert {x: y for x, y in asked[0].items() if x != "flows_sha256"} == {
+        x: y for x, y in asked[1].items() if x != "flows_sha256"
+    }
