@@ -50,6 +50,41 @@ Dicts = tuple[
 """Observations, rewards, terminations, truncations and infos by agent."""
 
 
+def whole_cycles(steps: Any) -> int:
+    """A number of steps per episode as Python's integer.
+
+    Raises:
+        ValueError: it is no integer in [1, 2^31 - 1].
+    """
+    try:
+        steps = operator.index(steps)
+    except TypeError:
+        raise bad_value("max_cycles", steps, "an integer >= 1") from None
+    if not 1 <= steps <= MAX_CYCLES:
+        raise bad_value("max_cycles", steps, f"an integer in [1, {MAX_CYCLES}]")
+    return int(steps)
+
+
+def check_length(core: Any, steps: int, field: str) -> None:
+    """Refuse episodes of another length than an environment can have.
+
+    Args:
+        core: the functional environment.
+        steps: steps per episode.
+        field: their name in messages.
+
+    Raises:
+        ValueError: no observation or action comes through in so few, or rewards are relative to a
+            reference that was measured in another number.
+    """
+    telemetry: Telemetry | None = getattr(core, "telemetry", None)
+    if telemetry is not None:
+        telemetry.check(core.interval_us, steps)
+    if getattr(core, "reward_reference", None) is not None and steps != core.horizon:
+        allowed = f"{core.horizon}, the steps that its reward_reference was measured in"
+        raise bad_value(field, steps, allowed)
+
+
 class Face(OwnCopies, ParallelEnv, ABC):
     """A `ParallelEnv` around a functional environment.
 
@@ -127,18 +162,8 @@ class Face(OwnCopies, ParallelEnv, ABC):
 
     @max_cycles.setter
     def max_cycles(self, steps: Any) -> None:
-        try:
-            steps = operator.index(steps)
-        except TypeError:
-            raise bad_value("max_cycles", steps, "an integer >= 1") from None
-        if not 1 <= steps <= MAX_CYCLES:
-            raise bad_value("max_cycles", steps, f"an integer in [1, {MAX_CYCLES}]")
-        telemetry: Telemetry | None = getattr(self.core, "telemetry", None)
-        if telemetry is not None:
-            telemetry.check(self.core.interval_us, steps)
-        if getattr(self.core, "reward_reference", None) is not None and steps != self.core.horizon:
-            allowed = f"{self.core.horizon}, the steps that its reward_reference was measured in"
-            raise bad_value("max_cycles", steps, allowed)
+        steps = whole_cycles(steps)
+        check_length(self.core, steps, "max_cycles")
         self._max_cycles = steps
 
     def observation_space(self, agent: str) -> gymnasium.spaces.Box:

@@ -20,7 +20,7 @@ from ecn_marl.envs.agent_checks import agent_range, space_of
 from ecn_marl.envs.agents import check_ports_act
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.episode import EnvParams, EnvState
-from ecn_marl.envs.face import Dicts, Face
+from ecn_marl.envs.face import Dicts, Face, whole_cycles
 from ecn_marl.envs.queues import for_ports
 from ecn_marl.envs.registry import make
 
@@ -257,9 +257,11 @@ def parallel_env(
     Raises:
         ValueError: an unknown name or a value that is not allowed; `max_cycles` and `max_steps`.
     """
-    if max_cycles is not None and "max_steps" in options:
-        raise bad_value("max_cycles", max_cycles, "none beside max_steps: both are the same")
-    return EcnParallelEnv(make(scenario, **options), render_mode, max_cycles)
+    if max_cycles is not None:
+        if "max_steps" in options:
+            raise bad_value("max_cycles", max_cycles, "none beside max_steps: both are the same")
+        options["max_steps"] = whole_cycles(max_cycles)
+    return EcnParallelEnv(make(scenario, **options), render_mode)
 
 
 class EcnAECEnv(OwnCopies, OrderEnforcingWrapper):

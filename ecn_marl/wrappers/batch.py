@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from jaxtyping import PyTree
 
+from ecn_marl._checks import Whole, check_value
 from ecn_marl._errors import bad_value
 from ecn_marl._fork import check_process
+from ecn_marl._memory import check_memory
 from ecn_marl._programs import Programs
+from ecn_marl.envs.face import MAX_CYCLES, check_length
 
 if TYPE_CHECKING:  # JAX is started at the first reset, not at import
     import jax
@@ -27,6 +31,43 @@ def check_batches(core: EcnEnv) -> None:
     """
     if core.sim.on_host:
         raise bad_value("backend", "packets", "fluid for batches")
+
+
+def batch_steps(core: EcnEnv, num_networks: int, max_steps: object) -> np.ndarray:
+    """Steps per episode of every network of a batch, int32 `[num_networks]`.
+
+    Args:
+        core: the functional environment.
+        num_networks: networks in the batch.
+        max_steps: one number, one for each network, or None for the environment's.
+
+    Raises:
+        ValueError: a value that is not allowed, or an environment that cannot be batched.
+    """
+    check_batches(core)
+    check_value("num_networks", num_networks, Whole(low=1))
+    needed = num_networks * core.sim.state_bytes
+    check_memory("num_networks", num_networks, needed, f"so many states of {core.name}")
+    steps = np.asarray(core.horizon if max_steps is None else max_steps)
+    fits = steps.dtype.kind in "iu" and steps.shape in ((), (num_networks,))
+    if not fits or steps.min() < 1 or steps.max() > MAX_CYCLES:
+        allowed = f"an integer in [1, {MAX_CYCLES}], or {num_networks} of them"
+        raise bad_value("max_steps", max_steps, allowed)
+    for length in {int(steps.min()), int(steps.max())}:
+        check_length(core, length, "max_steps")
+    return np.broadcast_to(steps.astype(np.int32), (num_networks,)).copy()
+
+
+def with_steps(options: Mapping[str, Any], max_steps: object) -> dict[str, Any]:
+    """Options of `make` with the steps of a batch's longest episode.
+
+    So `make` checks other options against these episodes, and not against the scenario's. What is
+    no number of steps is left to `batch_steps`.
+    """
+    steps = np.asarray(max_steps)
+    if steps.dtype.kind not in "iu" or not steps.size:
+        return dict(options)
+    return {**options, "max_steps": int(steps.max())}
 
 
 def compiled(core: EcnEnv, user: object = None) -> tuple[Callable[..., Any], ...]:

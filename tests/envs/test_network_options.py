@@ -58,6 +58,11 @@ def test_lengths_and_names():
     assert ecn_marl.parallel_env("incast-v0", max_steps=5).max_cycles == 5
     with pytest.raises(ValueError, match="none beside max_steps"):
         ecn_marl.parallel_env("incast-v0", max_cycles=5, max_steps=5)
+    # The same episodes: 300 us do not divide those of the scenario, and margins follow the length.
+    options = {"interval_us": 300.0, "margins_us": (9e3, 9e3), "features": "ports"}
+    cycles = ecn_marl.parallel_env("incast-v0", max_cycles=50, **options)
+    steps = ecn_marl.parallel_env("incast-v0", max_steps=50, **options)
+    assert cycles.max_cycles == 50 and cycles.core == steps.core
     count = len(ecn_marl.scenarios())
     assert count > MANY
     with pytest.raises(ValueError, match=rf"did you mean 'incast-v0'.*\? {count} are known$"):

@@ -20,6 +20,7 @@ import gymnasium
 import pettingzoo
 
 from ecn_marl.envs.registry import make, scenarios
+from ecn_marl.wrappers.batch import with_steps
 from ecn_marl.wrappers.bridges.vector import EcnVectorEnv
 from ecn_marl.wrappers.bridges.vector_agents import AgentVectorEnv, networks_for
 
@@ -70,7 +71,7 @@ def batched_env(
         ValueError: an unknown name or a value that is not allowed.
     """
     vector_options = {k: options.pop(k) for k in ("autoreset_mode", "max_steps") if k in options}
-    core = make(scenario, **options)
+    core = make(scenario, **with_steps(options, vector_options.get("max_steps")))
     if per_agent:
         return AgentVectorEnv(core, networks_for(core, num_envs), **vector_options)
     return EcnVectorEnv(core, num_envs, **vector_options)

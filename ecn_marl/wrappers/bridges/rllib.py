@@ -28,6 +28,7 @@ import numpy as np
 
 from ecn_marl.envs.parallel import parallel_env
 from ecn_marl.envs.registry import make
+from ecn_marl.wrappers.batch import with_steps
 from ecn_marl.wrappers.bridges.comparison import Policy
 from ecn_marl.wrappers.bridges.vector_agents import AgentVectorEnv, networks_for
 
@@ -67,7 +68,8 @@ def rllib_vector_env(config: Mapping[str, Any]) -> AgentVectorEnv:
     options = dict(config)
     num_envs = options.pop("num_envs", None)
     max_steps = options.pop("max_steps", None)
-    core = make(options.pop("scenario", "websearch-v0"), **options)
+    scenario = options.pop("scenario", "websearch-v0")
+    core = make(scenario, **with_steps(options, max_steps))
     networks = 1 if num_envs is None else networks_for(core, num_envs)
     return QuietAgentVectorEnv(core, networks, max_steps=max_steps)
 

@@ -17,12 +17,11 @@ from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, Tens
 from torchrl.envs import EnvBase
 
 from ecn_marl._checks import STREAM_SEED, check_value
-from ecn_marl._errors import bad_value
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.episode import EnvState
 from ecn_marl.envs.parallel import EcnParallelEnv
 from ecn_marl.envs.registry import make
-from ecn_marl.wrappers.batch import check_batches, compiled
+from ecn_marl.wrappers.batch import batch_steps, compiled, with_steps
 from ecn_marl.wrappers.bridges.torch import to_jax, to_torch
 
 GROUP = "agents"
@@ -58,19 +57,13 @@ class EcnTorchRL(EnvBase):
         Raises:
             ValueError: a value that is not allowed.
         """
-        if num_networks < 1:
-            raise bad_value("num_networks", num_networks, "an integer >= 1")
-        horizon = core.horizon if max_steps is None else max_steps
-        if horizon < 1:
-            raise bad_value("max_steps", max_steps, "an integer >= 1")
-        check_batches(core)
-        core.telemetry.check(core.interval_us, horizon)
+        steps = batch_steps(core, num_networks, max_steps)
         platform = jax.default_backend()
         super().__init__(
             device="cuda" if platform in ("gpu", "cuda") else "cpu", batch_size=[num_networks]
         )
         self.core, self.num_networks = core, num_networks
-        self._steps = np.full(num_networks, horizon, np.int32)
+        self._steps = steps
         self._params = jax.device_put(core.default_params)
         self._streams = [np.random.default_rng() for _ in range(num_networks)]
         self._state: EnvState | None = None
@@ -201,4 +194,5 @@ def torchrl_env(
     Raises:
         ValueError: an unknown name or a value that is not allowed.
     """
-    return EcnTorchRL(make(scenario, **options), num_networks, max_steps=max_steps)
+    core = make(scenario, **with_steps(options, max_steps))
+    return EcnTorchRL(core, num_networks, max_steps=max_steps)

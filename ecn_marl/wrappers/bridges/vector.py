@@ -16,18 +16,16 @@ from gymnasium.vector.utils import batch_space
 from jaxtyping import PyTree
 from numpy.typing import ArrayLike
 
-from ecn_marl._checks import STREAM_SEED, Whole, check_numbers, check_value
+from ecn_marl._checks import STREAM_SEED, check_numbers
 from ecn_marl._copies import OwnCopies
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._fork import check_process
-from ecn_marl._memory import check_memory
 from ecn_marl.envs.agent_checks import key_words, reset_options
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.episode import EnvState
-from ecn_marl.envs.face import MAX_CYCLES
 from ecn_marl.envs.parallel import EcnParallelEnv
 from ecn_marl.errors import InvalidInput
-from ecn_marl.wrappers.batch import check_batches, compiled
+from ecn_marl.wrappers.batch import batch_steps, compiled
 
 
 class EcnVectorEnv(OwnCopies, VectorEnv):
@@ -70,16 +68,7 @@ class EcnVectorEnv(OwnCopies, VectorEnv):
         Raises:
             ValueError: a value that is not allowed.
         """
-        check_batches(core)
-        check_value("num_networks", num_networks, Whole(low=1))
-        needed = num_networks * core.sim.state_bytes
-        check_memory("num_networks", num_networks, needed, f"so many states of {core.name}")
-        steps = np.asarray(core.horizon if max_steps is None else max_steps)
-        fits = steps.dtype.kind in "iu" and steps.shape in ((), (num_networks,))
-        if not fits or steps.min() < 1 or steps.max() > MAX_CYCLES:
-            allowed = f"an integer in [1, {MAX_CYCLES}], or {num_networks} of them"
-            raise bad_value("max_steps", max_steps, allowed)
-        core.telemetry.check(core.interval_us, int(steps.min()))
+        self._steps = batch_steps(core, num_networks, max_steps)
         try:
             self.autoreset_mode = AutoresetMode(autoreset_mode)
         except ValueError:
@@ -101,7 +90,6 @@ class EcnVectorEnv(OwnCopies, VectorEnv):
         self.single_action_space: gymnasium.Space[Any] = action_space
         self.observation_space = batch_space(obs_space, self.num_envs)
         self.action_space = batch_space(action_space, self.num_envs)
-        self._steps = np.broadcast_to(steps.astype(np.int32), (num_networks,)).copy()
         self._streams: list[np.random.Generator] = []
         self._ended = np.zeros(num_networks, bool)
         self._params: PyTree = None

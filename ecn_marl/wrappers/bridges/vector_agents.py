@@ -12,6 +12,7 @@ from ecn_marl._checks import Whole, check_value
 from ecn_marl._errors import bad_value
 from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.registry import make
+from ecn_marl.wrappers.batch import with_steps
 from ecn_marl.wrappers.bridges.vector import EcnVectorEnv
 
 
@@ -73,5 +74,5 @@ def vector_env(
         ValueError: an unknown name or a value that is not allowed.
     """
     kind = AgentVectorEnv if per_agent else EcnVectorEnv
-    core = make(scenario, **options)
+    core = make(scenario, **with_steps(options, max_steps))
     return kind(core, num_networks, autoreset_mode=autoreset_mode, max_steps=max_steps)

@@ -7,6 +7,7 @@ resets and batches its infos.
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import gymnasium
 import jax
@@ -20,8 +21,17 @@ from tiny import AGENTS, HORIZON, OPTIONS, SCENARIO, tiny
 
 import ecn_marl
 from ecn_marl.envs.parallel import EcnParallelEnv
+from ecn_marl.envs.reward_reference import RewardReference
 from ecn_marl.errors import InvalidValue
-from ecn_marl.wrappers import AgentVectorEnv, Checked, EcnVectorEnv, NetworkEnv, vector_env
+from ecn_marl.wrappers import (
+    AgentVectorEnv,
+    Checked,
+    EcnVectorEnv,
+    NetworkEnv,
+    rllib_vector_env,
+    vector_env,
+)
+from ecn_marl.wrappers.bridges.registries import batched_env
 
 LENGTHS = (2, HORIZON)
 CORE = tiny()
@@ -290,6 +300,25 @@ def test_messages_name_switches_that_act():
 def test_the_longest_episode_is_that_of_the_other_faces():
     env = EcnVectorEnv(CORE, 2, max_steps=2**31 - 1)
     assert env._steps.tolist() == [2**31 - 1] * 2
+
+
+def test_options_are_checked_against_episodes_of_max_steps():
+    late = {"telemetry": {"action_delay": 300}, "max_steps": (400, 500)}
+    for options in ({"interval_us": 300.0, "max_steps": 50}, late):
+        longest = np.max(options["max_steps"])
+        assert vector_env("incast-v0", 2, **options).core.horizon == longest
+        assert batched_env(2, "incast-v0", **options).core.horizon == longest
+    options = {"interval_us": 300.0, "max_steps": 50, "scenario": "incast-v0"}
+    assert rllib_vector_env(options).core.horizon == 50
+
+
+def test_rewards_relative_to_a_reference_hold_for_its_length_only():
+    reference = RewardReference("static:secn1", (1.0,) * AGENTS, 0.5)
+    core = replace(CORE, reward_reference=reference)
+    for steps in (HORIZON - 1, (HORIZON, HORIZON + 1)):
+        with pytest.raises(ValueError, match=rf"max_steps = .* {HORIZON}, the steps that its rew"):
+            EcnVectorEnv(core, 2, max_steps=steps)
+    assert EcnVectorEnv(core, 2, max_steps=HORIZON).num_envs == 2
 
 
 def test_vector_env_makes_either():
