@@ -294,7 +294,7 @@ def check_numbers(tree: object, where: str = "params") -> None:
 def _check_entries(name: str, numbers: object, rule: Real) -> None:
     """Check every entry of an array whose numbers are known."""
     try:
-        entries = np.asarray(_of_batch(numbers))
+        entries = np.asarray(of_batch(numbers))
     except TypeError:  # traced numbers, or a PRNG key
         return
     if numbers is None or (rule is FINITE and entries.dtype.kind not in "f"):
@@ -308,11 +308,18 @@ def _check_entries(name: str, numbers: object, rule: Real) -> None:
         raise bad_value(f"{name}{at}", entries[index].item(), rule.allowed)
 
 
-def _of_batch(numbers: object) -> object:
-    """The numbers of all members where `vmap` shows those of one."""
-    while hasattr(numbers, "val") and hasattr(numbers, "batch_dim"):
-        numbers = numbers.val
-    return numbers
+def of_batch(numbers: object) -> object:
+    """The numbers of all members, axes of batches first, where `vmap` shows those of one.
+
+    Raises:
+        TypeError: they are traced otherwise as well.
+    """
+    if not (hasattr(numbers, "val") and hasattr(numbers, "batch_dim")):
+        return numbers
+    known = np.asarray(of_batch(numbers.val))
+    if numbers.batch_dim is None:
+        return known
+    return np.moveaxis(known, known.ndim - np.ndim(numbers.val) + numbers.batch_dim, 0)
 
 
 _RULES: dict[type, dict[str, Rule]] = {}

@@ -15,6 +15,7 @@ import ecn_marl
 from ecn_marl._checks import check_numbers
 from ecn_marl.baselines.evaluation.episodes import evaluate
 from ecn_marl.baselines.static import Static
+from ecn_marl.envs.ecn import EcnEnv
 from ecn_marl.envs.rate.actions import ContinuousFactor
 from ecn_marl.errors import InvalidValue
 from ecn_marl.wrappers import Checked
@@ -126,6 +127,30 @@ def test_checked_mode_refuses_actions_and_thresholds():
     ecn = core.static_ecn("secn1", params)
     with pytest.raises(InvalidValue, match=r"ecn.kmax\[0\] = inf"):
         env.step_ecn(jax.random.key(0), state, replace(ecn, kmax=ecn.kmax * np.inf), params)
+
+
+@pytest.mark.parametrize(("inner", "outer"), [(0, 0), (1, 0), (2, 1), (0, 3)])
+def test_actions_of_every_member_of_batches_are_checked(inner, outer, monkeypatch):
+    def unstepped(env, key, state, action, params):
+        return action, state, action, action, action, {}
+
+    monkeypatch.setattr(EcnEnv, "step", unstepped)
+    env = Checked(tiny())
+    params = env.default_params
+
+    def step(action):
+        return env.step(jax.random.key(0), None, action, params)[0]
+
+    mapped = jax.vmap(jax.vmap(step, inner), outer)
+    actions = np.zeros((2, 2, 3, 3), np.int32)  # batches first, then agents and components
+    actions[1, 0, 2, 0] = 99
+    batch = np.moveaxis(np.moveaxis(actions, 1, 1 + inner), 0, outer)
+    with pytest.raises(InvalidValue, match=r"action of port_2, kmin = 99 "):
+        mapped(jnp.asarray(batch))
+    assert mapped(jnp.zeros_like(batch)).shape == actions.shape
+    assert (
+        jax.jit(mapped)(jnp.asarray(batch)).shape == actions.shape
+    )  # compiled: not checked, as documented
 
 
 def with_loads(params, loads):
