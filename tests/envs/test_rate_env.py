@@ -200,6 +200,9 @@ def test_actions():
         ({"size": 1}, "size = 1"),
         ({"size": 100}, "size = 100 .* a multiple of 64"),
         ({"kind": "one-to-one"}, "unknown kind of scenario"),
+        ({"duration_us": 1e10}, r"duration_us = 1.* at most 2147483647 steps of 2 us"),
+        ({"ecn": "secn3"}, "unknown ECN setting 'secn3'"),
+        ({"ecn": "200,5,0.1"}, "ecn: Kmin, Kmax = "),
     ],
 )
 def test_bad_input_is_refused(change, message):
@@ -209,6 +212,9 @@ def test_bad_input_is_refused(change, message):
 
 @pytest.mark.usefixtures("unchecked")
 def test_values_of_other_types():
+    for factors in ((0.5, float("nan")), (0.5, float("inf")), (1.0, 1.0), (0.0, 1.0), (1.0,)):
+        with pytest.raises(ValueError, match="factors = "):
+            DiscreteFactor(factors)
     for change, message in (
         ({"target": "x"}, "target = 'x' .* a number > 0"),
         ({"columns": 3}, "columns = 3 .* a tuple of names"),

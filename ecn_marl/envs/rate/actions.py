@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 import jax
@@ -87,7 +88,7 @@ class DiscreteFactor:
     def __post_init__(self) -> None:
         """Check the list."""
         factors = tuple(float(f) for f in self.factors)
-        if len(factors) < 2 or not factors[0] > 0 or any(np.diff(factors) <= 0):
+        if len(factors) < 2 or not all(a < b for a, b in pairwise((0.0, *factors, np.inf))):
             raise bad_value("factors", self.factors, "two or more increasing factors > 0")
         object.__setattr__(self, "factors", factors)
 

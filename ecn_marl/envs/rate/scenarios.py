@@ -15,10 +15,11 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
-from ecn_marl._checks import Kind, Real, Whole, check, check_value
+from ecn_marl._checks import INT32, Kind, Real, Whole, check, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl.envs.rate.actions import Factor, factor_codec
 from ecn_marl.envs.rate.env import COLUMNS, RateEnv
+from ecn_marl.envs.settings import parse_ecn
 from ecn_marl.sim.network.links import DELAY, RATE
 from ecn_marl.sim.network.topology import star
 from ecn_marl.sim.simulator import Simulator
@@ -111,6 +112,7 @@ class RateScenario:
         if not 0.0 <= self.warm_up_us < self.duration_us < math.inf:
             times = (self.warm_up_us, self.duration_us)
             raise bad_value("warm_up_us, duration_us", times, "0 <= warm_up_us < duration_us")
+        parse_ecn(self.ecn)  # a setting that cannot be read is an error here, not at the first step
 
     @property
     def n_flows(self) -> int:
@@ -268,6 +270,10 @@ def make_rate(
     check_value("target", target, Real(above=0.0))
     check_value("offset", offset, Real(low=0.0))
     sim = spec.simulator()
+    horizon = max(round(spec.duration_us / sim.interval_us), 1)
+    if horizon > INT32:
+        allowed = f"at most {INT32} steps of {sim.interval_us:g} us"
+        raise bad_value("duration_us", spec.duration_us, allowed)
     if sim.transport.kind != "rate-agent":
         kind = f"{sim.transport.kind}:{sim.transport.name}"
         raise bad_value("transport", kind, "rate-agent:PRESET: others set their rates themselves")
@@ -279,6 +285,6 @@ def make_rate(
         history=int(history),
         target=float(target),
         offset=float(offset),
-        horizon=max(round(spec.duration_us / sim.interval_us), 1),
+        horizon=horizon,
         ecn=spec.ecn,
     )
