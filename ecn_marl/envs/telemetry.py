@@ -24,7 +24,7 @@ from ecn_marl._checks import Real, check_value
 from ecn_marl._errors import bad_value, unknown_name
 from ecn_marl._types import Leaf
 from ecn_marl.envs.features import push
-from ecn_marl.sim.core.queues import Ecn
+from ecn_marl.sim.core.queues import LARGEST_KB, Ecn
 from ecn_marl.sim.core.stats import closed, empty_sums, merge, summarise
 from ecn_marl.sim.network.topology import KB, Topology
 from ecn_marl.sim.simulator import Simulator
@@ -83,7 +83,7 @@ class Telemetry:
         for name in ("pmax_percent", "one_profile", "noisy_marks"):
             if not isinstance(getattr(self, name), bool):
                 raise bad_value(name, getattr(self, name), "True or False")
-        check_value("quantum_kb", self.quantum_kb, Real(low=0.0, unit="KB"))
+        check_value("quantum_kb", self.quantum_kb, Real(low=0.0, high=LARGEST_KB, unit="KB"))
 
     @classmethod
     def of(cls, options: Telemetry | Mapping[str, Any] | None) -> Telemetry:
