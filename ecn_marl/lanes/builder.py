@@ -222,7 +222,7 @@ class Builder:
     def look_up(self, table: View, place: Place, shape: Sequence[int], fill: object = None) -> View:
         """Elements of a table at data-dependent positions, `fill` where they are out of bounds."""
         if table.node.dtype == BOOL:  # flags are a bit per lane: single lanes have no address
-            return self.flag(self.look_up(self.number(table), place, shape, 1))
+            return self.flag(self.look_up(self.number(table), place, shape, int(bool(fill))))
         source = self.whole(table).node
         # A column of looked-up rows is a value of its own: it can stay in a register, where whole
         # rows would be written to memory.

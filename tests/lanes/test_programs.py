@@ -99,6 +99,16 @@ def test_data_dependent_positions(size: int) -> None:
     check(fun, (0, 0, 0, 0), x, at, numbers(12, seed=2), x > 0)
 
 
+@pytest.mark.parametrize("filler", [None, True, False])
+def test_flags_beyond_the_end_are_what_the_program_says(filler: bool | None) -> None:
+    """`fill_value` of a look-up among flags; True without one, as in JAX."""
+
+    def fun(flag: jax.Array, at: jax.Array) -> jax.Array:
+        return flag.at[at].get(mode="fill", fill_value=filler)
+
+    check(fun, (0, 0), numbers(5) > 0, places(9, low=-7, high=9))
+
+
 def test_shared_arguments() -> None:
     """What all environments share is computed once, tables included."""
 
