@@ -130,11 +130,21 @@ class LoopBody(Addresses):
         """Element number (i32), and whether it is in bounds, where that matters."""
         names = tuple(self.operand(index) for index in place.indices)
         fixed = self.element(place.fixed)
-        key = ("position", self.wide, names, fixed, place.strides, place.limits, place.mode)
+        kinds = tuple(index.node.dtype for index in place.indices)
+        key = ("position", self.wide, names, kinds, fixed, *place[2:])
         return self.computed_once(key, lambda: self._position(place))
 
     def _fits(self, at: str, limit: int) -> str:
         return self.emit(f"icmp ule {self.type(I32)} {at}, {self.number(limit, U32)}")
+
+    def _clipped(self, index: Operand, limit: int) -> str:
+        """An index within bounds."""
+        at, high = self.operand(index), self.number(limit, I32)
+        if index.node.dtype == U32:  # as a signed number, a large one would be negative
+            return self.call("llvm.umin", I32, at, high)
+        return self.call(
+            "llvm.smin", I32, self.call("llvm.smax", I32, at, self.number(0, I32)), high
+        )
 
     def _position(self, place: Place) -> tuple[str, str | None]:
         total, inside = None, None
@@ -152,8 +162,7 @@ class LoopBody(Addresses):
                 # A thread loads first and selects after, so every address has to be valid.
                 at = select(self, I32, fits, at, self.number(0, I32))
             elif place.mode == "clip":
-                at = self.call("llvm.smax", I32, at, self.number(0, I32))
-                at = self.call("llvm.smin", I32, at, self.number(limit, I32))
+                at = self._clipped(index, limit)
             if stride != 1:
                 at = self.emit(f"mul {t} {at}, {self.number(stride, I32)}")
             total = at if total is None else self.emit(f"add {t} {total}, {at}")
@@ -177,10 +186,7 @@ class LoopBody(Addresses):
         if not self.wide or not is_dense(place):
             return None
         (index,), (stride,), (limit,) = place.indices, place.strides, place.limits
-        at = self.operand(index)
-        if place.mode == "clip":
-            at = self.call("llvm.smax", I32, at, self.number(0, I32))
-            at = self.call("llvm.smin", I32, at, self.number(limit, I32))
+        at = self._clipped(index, limit) if place.mode == "clip" else self.operand(index)
         rows = []
         for row in range(limit + 1):
             # Look-ups at the same index share these comparisons.

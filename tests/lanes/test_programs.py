@@ -109,6 +109,21 @@ def test_flags_beyond_the_end_are_what_the_program_says(filler: bool | None) -> 
     check(fun, (0, 0), numbers(5) > 0, places(9, low=-7, high=9))
 
 
+@pytest.mark.parametrize("size", [8, 40])
+def test_unsigned_positions_beyond_int32_are_at_the_end(size: int) -> None:
+    """They are large, not negative, and the same bits as a signed index mean the beginning."""
+
+    def fun(x: jax.Array, at: jax.Array) -> tuple[jax.Array, ...]:
+        signed = lax.bitcast_convert_type(at, jnp.int32)
+        return (
+            lax.dynamic_slice(x, (at,), (3,)), lax.dynamic_slice(x, (signed,), (3,)),
+            lax.dynamic_update_slice(x, -x[:2], (at,)), lax.dynamic_index_in_dim(x, at),
+        )  # fmt: skip
+
+    at = np.resize(np.uint32([0, 3, size, 2**31 - 1, 2**31, 2**32 - 1]), BATCH)
+    check(fun, (0, 0), numbers(size), jnp.asarray(at))
+
+
 def test_shared_arguments() -> None:
     """What all environments share is computed once, tables included."""
 
