@@ -24,6 +24,7 @@ from ecn_marl.lanes.graph import (
     F32,
     I32,
     NUMPY,
+    U32,
     Block,
     Bundle,
     Constant,
@@ -120,6 +121,11 @@ class Builder:
             self._constants[key] = node
         return View(node, np.arange(flat.size).reshape(data.shape))
 
+    def empty(self, aval: ShapedArray) -> View:
+        """An array without elements."""
+        kind = U32 if is_key(aval) else dtype_of(aval.dtype)
+        return self.constant(np.zeros(raw_shape(aval), NUMPY[kind]))
+
     def put(self, block: Block, item: Map | Write) -> None:
         """Add an item to a block."""
         block.items.append(item)
@@ -147,7 +153,7 @@ class Builder:
         args = tuple(self.settled(a) for a in args)
         numbers = constant_value(args[1]) if op == "div" and dtype == F32 else None
         if numbers is not None:  # XLA multiplies by the inverse, too, so results round alike
-            with np.errstate(divide="ignore"):
+            with np.errstate(divide="ignore", over="ignore"):
                 op, args = "mul", (args[0], self.constant(np.float32(1.0) / numbers))
         operands = tuple(a.flat for a in args)
         varies, block = self.common(operands)

@@ -70,7 +70,7 @@ def scan(build: Lowering, eqn: JaxprEqn, *args: View) -> list[View]:
         raise Unsupported("a reverse scan over rows")
     outer, shapes = build.block, [raw_shape(aval_of(v)) for v in eqn.outvars]
     if not length:
-        return [*start, *(_empty(build, aval_of(v)) for v in eqn.outvars[nk:])]
+        return [*start, *(build.empty(aval_of(v)) for v in eqn.outvars[nk:])]
     loop = Loop(outer, Block(outer), length)
     initial = list(start)
     # Loops without rows need no count of their own.

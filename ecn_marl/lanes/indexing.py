@@ -31,8 +31,6 @@ def gather(build: Builder, eqn: JaxprEqn, x: View, index: View) -> list[View]:
     """Rows of a table; a view if positions are known when the program is compiled."""
     d, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
     shape = aval_of(eqn.outvars[0]).shape
-    if 0 in shape:
-        return [View(x.node, np.zeros(shape, np.int64))]
     skipped = (*d.collapsed_slice_dims, *d.operand_batching_dims)
     window = [k for k in range(x.where.ndim) if k not in skipped]
     batch = [k for k in range(len(shape)) if k not in d.offset_dims]

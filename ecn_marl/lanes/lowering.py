@@ -57,6 +57,9 @@ class Lowering(Builder):
         # A call's rules for derivatives are dropped: compiled batches cannot be differentiated.
         if name in CALLS:
             return self.inline(eqn.params[CALLS[name]], args)
+        # Rules need not know of arrays without elements.
+        if eqn.outvars and all(0 in getattr(v.aval, "shape", ()) for v in eqn.outvars):
+            return [self.empty(aval_of(v)) for v in eqn.outvars]
         record = PRIMITIVES.get(name)
         if record is None or record.lower is None:
             raise Unsupported(f"primitive {name!r} cannot be compiled for lanes")

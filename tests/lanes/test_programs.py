@@ -124,6 +124,26 @@ def test_unsigned_positions_beyond_int32_are_at_the_end(size: int) -> None:
     check(fun, (0, 0), numbers(size), jnp.asarray(at))
 
 
+def test_arrays_without_elements() -> None:
+    """Joined, summed up, sorted, looked up, written; and what a loop of no turns collects."""
+
+    def fun(x: jax.Array, at: jax.Array) -> Any:
+        none = x[:0]
+
+        def turn(carry: jax.Array, row: jax.Array) -> Any:
+            return carry + row, (carry > row, carry)
+
+        last, (flags, rows) = lax.scan(turn, x[0], none)
+        return (
+            jnp.concatenate([none, none]), jnp.stack([none, none]), jnp.cumsum(none, 0),
+            none.sum(0), lax.dynamic_slice(x, (at[0], at[1]), (0, 3)), x.at[at[:0]].add(1.0),
+            x[at[:0]], lax.dynamic_update_slice(x, none, (at[0], at[1])), jnp.sort(none, 0), last,
+            rows, ~flags.any(0), flags.all(0) & (x[0] > 0), ~flags,
+        )  # fmt: skip
+
+    check(fun, (0, 0), numbers(5, 4), places(3))
+
+
 def test_shared_arguments() -> None:
     """What all environments share is computed once, tables included."""
 
