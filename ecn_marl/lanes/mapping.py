@@ -150,8 +150,7 @@ def mapped(
             _with_leading_axis(a, b, size) if o else a
             for a, b, o in zip(args, batched, with_axis, strict=True)
         )
-        # An empty batch has no last environment for unused lanes to repeat.
-        if not size or not available():
+        if not available():
             results = jax.vmap(fun, tuple(0 if o else None for o in with_axis))(*args)
         else:
             results = _compiled_or_not(fun, with_axis, updates, load, args)
@@ -311,13 +310,16 @@ def vmap(
 
     Raises:
         Unsupported: when called, if `fun` uses something that cannot be compiled.
-        InvalidValue: when called inside `jax.shard_map` with `check_vma=True`.
+        InvalidValue: when called with arrays that do not fit `in_axes`, or inside `jax.shard_map`
+            with `check_vma=True`.
     """
 
     def batch(*args: object) -> PyTree:
         _check_manual(jax.tree.leaves(args))
         leaves, single, with_axis = _of_one(args, in_axes)
-        size = next(x.shape[0] for x, o in zip(leaves, with_axis, strict=True) if o)
+        size = _size(leaves, with_axis, in_axes)
+        if not size:  # then unused lanes have no last environment to repeat
+            return jax.vmap(fun, tuple(in_axes))(*args)
         tree, shapes = jax.tree.structure(args), tuple(single)
         jaxpr, out_tree = traced(fun, tree, shapes)
         places = jax.tree.unflatten(out_tree, range(len(jaxpr.out_avals)))
@@ -363,6 +365,22 @@ def _of_one(
             single.append(jax.ShapeDtypeStruct(x.shape if axis is None else x.shape[1:], x.dtype))
             with_axis.append(axis is not None)
     return leaves, single, with_axis
+
+
+def _size(
+    leaves: Sequence[jax.Array], with_axis: Sequence[bool], in_axes: Sequence[int | None]
+) -> int:
+    """Number of environments of a batch.
+
+    Raises:
+        InvalidValue: no axis has it, several differ in it, or an axis is not a leading one.
+    """
+    lead = {x.shape[:1] for x, o in zip(leaves, with_axis, strict=True) if o}
+    if len(lead) != 1 or () in lead or any(axis not in (0, None) for axis in in_axes):
+        allowed = "0 for arguments with a leading axis of environments, all as long, else None"
+        raise InvalidValue("in_axes", tuple(in_axes), allowed)
+    ((size,),) = lead
+    return size
 
 
 def _flat(fun: Callable[..., Any], like: PyTree) -> Callable[..., list[jax.Array]]:

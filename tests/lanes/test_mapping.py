@@ -101,6 +101,33 @@ def test_batches_of_batches(per_seed: bool) -> None:
         np.testing.assert_allclose(b, a, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("lead", [(0, 3), (3, 0), (0, 20)])
+def test_batches_without_environments_are_left_to_xla(lead: tuple[int, int]) -> None:
+    """A vector writes its last environment in every lane: here it would be beyond the results."""
+    x, at = inputs(*lead)
+    fast = jax.vmap(jax.vmap(lanes.mapped(turn), (0, None, 0)), (0, None, 0))
+    assert not compiled(fast, x, TABLE, at)
+    assert [found.shape for found in fast(x, TABLE, at)] == [(*lead, 6)] * 2
+    x, at = inputs(0)
+    assert [found.shape for found in lanes.vmap(turn, (0, None, 0))(x, TABLE, at)] == [(0, 6)] * 2
+
+
+@pytest.mark.parametrize(
+    ("axes", "shapes"),
+    [
+        ((0, 0), ((5, 3), (4, 3))),
+        ((0, 0), ((4, 3), (5, 3))),
+        ((None, None), ((3,), (3,))),
+        ((1, 0), ((3, 4), (4, 3))),
+        ((0, 0), ((4, 3), ())),
+    ],
+)
+def test_batches_that_do_not_fit_their_axes_are_refused(axes: Any, shapes: Any) -> None:
+    """Vector code would read beyond the end of the shorter array."""
+    with pytest.raises(lanes.InvalidValue, match=r"in_axes = .* leading axis of environments"):
+        lanes.vmap(lambda x, y: x + y, axes)(*map(jnp.ones, shapes))
+
+
 def test_within_a_scan_results_take_the_place_of_arguments() -> None:
     """A state that is updated turn by turn; the caller's array is not changed."""
 
