@@ -8,8 +8,10 @@ program is not kept. Files can be deleted at any time.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -73,11 +75,13 @@ def _read(file: Path) -> bytes | None:
 
 def _write(file: Path, code: bytes) -> None:
     """Write a file, whole or not at all."""
-    # A file of this process's own, then renamed: processes that start together never read a half.
-    partial = file.with_suffix(f".{os.getpid()}")
+    # A file of this thread's own, then renamed: those that compile together never read a half.
+    partial = file.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial.write_bytes(hashlib.sha256(code).digest() + code)
         partial.replace(file)
     except OSError as problem:
+        with contextlib.suppress(OSError):
+            partial.unlink()
         warnings.warn(f"{problem}: vector code is not kept for other processes", stacklevel=2)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import subprocess
 import sys
+import threading
+import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +180,33 @@ def test_a_folder_that_cannot_be_written_is_reported(compiled: list[str], cache:
     with pytest.warns(UserWarning, match="vector code is not kept"):
         found = lanes.vmap(fun, (0, None))(X, 5.0)
     np.testing.assert_allclose(found, jax.vmap(fun, (0, None))(X, 5.0), rtol=1e-6)
+
+
+def test_a_full_disk_is_left_without_half_a_file(
+    compiled: list[str], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(file: Path, content: bytes) -> None:
+        with open(file, "wb") as open_file:
+            open_file.write(content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    with pytest.warns(UserWarning, match="No space left on device: vector code is not kept"):
+        lanes.vmap(fresh(), (0, None))(X, 6.0)
+    assert len(compiled) == 1 and not list(cache.iterdir())
+
+
+def test_threads_write_their_own_files(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that compile the same program: both have written before either renames its file."""
+    together, plain = threading.Barrier(2, timeout=60.0), Path.replace
+
+    def replace(file: Path, target: Path) -> Path:
+        together.wait()
+        return plain(file, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with warnings.catch_warnings(), ThreadPoolExecutor(2) as pool:
+        warnings.simplefilter("error")
+        jobs = [pool.submit(object_cache.kept, "code.o", lambda: b"code") for _ in range(2)]
+        assert [job.result() for job in jobs] == [b"code", b"code"]
+    assert [file.name for file in cache.iterdir()] == ["code.o"]
