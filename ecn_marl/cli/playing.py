@@ -129,12 +129,12 @@ def demo(
 
     check_output("--out", out)
     suffix = player.check_format("--out", out)
-    home = scenario.removesuffix("-v0")
-    shipped = [name for name in pretrained_policies() if name.rpartition("-")[0] == home]
-    if not shipped:
-        known = sorted({name.rpartition("-")[0] + "-v0" for name in pretrained_policies()})
-        raise bad_value("--scenario", scenario, f"one that a policy ships for: {', '.join(known)}")
-    names = ["static:best", PRETRAINED + shipped[-1]]
+    # Of several, the last one. The generalist is of no scenario, and has no dash in its name.
+    shipped = {n.rpartition("-")[0] + "-v0": n for n in pretrained_policies() if "-" in n}
+    if scenario not in shipped:
+        known = ", ".join(sorted(shipped))
+        raise bad_value("--scenario", scenario, f"one that a policy ships for: {known}")
+    names = ["static:best", PRETRAINED + shipped[scenario]]
     with progress("demo", "episodes", len(names)) as show:
         sides = _played(po.arena(names, scenario), names, seed, show)
     _write_film(sides, out, seed, suffix, fps=10)
