@@ -8,8 +8,17 @@ from typing import Annotated
 import typer
 
 from ecn_marl.cli.app import app, examples_text
-from ecn_marl.cli.terminal import Json, show_tables
+from ecn_marl.cli.terminal import Json, given_options, refuse, show_tables
 from ecn_marl.render.bars import progress
+
+ALONE = {
+    "gpu": ("runs", "envs", "train"),
+    "cold": ("runs",),
+    "gpu_plan": ("envs",),
+    "explain": (),
+}
+"""Options of `speed` that measure one thing alone, or nothing, and the options that go with each,
+besides `--scenario`, `--out` and `--json`."""
 
 
 @app.command(
@@ -135,6 +144,7 @@ def validate(
     )
 )
 def speed(
+    context: typer.Context,
     scenario: Annotated[
         list[str] | None,
         typer.Option(
@@ -245,6 +255,11 @@ def speed(
     from ecn_marl.speed.programs import parse_counts
     from ecn_marl.speed.timing import Plan
 
+    given = {name: x for name, x in given_options(context).items() if x is not False}
+    for alone in [name for name in ALONE if name in given][:1]:
+        known = ("scenario", "out", "as_json", alone, *ALONE[alone])
+        others = [name for name in given if name not in known]
+        refuse(given, others, f"no such option with --{alone.replace('_', '-')}")
     if out is not None:
         check_output("--out", out)
     request = report.Request(

@@ -143,6 +143,14 @@ def test_command_line_can_be_typed_again():
         (["--scenario", "websearch-v9"], "websearch-v0"),
         (["--scenario", TINY, "--train", "ipo"], "ippo"),
         (["--out", "no/such/folder/speed.json"], "--out"),
+        (["--cold", "--train", "ippo"], "--train = 'ippo' is not allowed: expected no such option"),
+        (
+            ["--cold", "--stages"],
+            "--stages = True is not allowed: expected no such option with --c",
+        ),
+        (["--explain", "--envs", "64"], "--envs = '64'"),
+        (["--explain", "--gpu-plan"], "no such option with --gpu-plan"),
+        (["--gpu", "--steps", "5"], "--steps = 5"),
     ],
 )
 def test_errors_are_one_line(args, part):
