@@ -445,6 +445,13 @@ def test_exported_policy_is_the_runs(trained, tmp_path):
         (["export", "sonic", "table.csv", "--seed", 0], "none: table.csv has the thresholds"),
         (["eval", "static:secn1", "--checkpoint", "bst"], "did you mean 'best'"),
         (["eval", "static:secn1", "--overwrite"], "used with --records"),
+        (
+            ["eval", "static:secn1", "--beside"],
+            "used with --backend packets, to compare",
+        ),
+        (["eval", "swift:htsim", "--beside"], "used with --backend packets, to compare"),
+        (["bench", "--packet-episodes", "8"], "expected used with --backend packets"),
+        (["validate", "--quick", "--long"], "expected not used with --long"),
         (["record", "rule", "--checkpoint", "bst"], "did you mean 'best'"),
         (["bench", "adpg", "--episodes", 128], "--episodes = 128 is not allowed: expected no such"),
     ],

@@ -211,6 +211,7 @@ def bench(
     """
     from ecn_marl._errors import bad_value
     from ecn_marl._files import check_output, check_output_folder, json_text, write_all
+    from ecn_marl.envs.registry import is_packets
     from ecn_marl.experiments import plan as pl
     from ecn_marl.experiments.front import bench as bench_scenarios
     from ecn_marl.experiments.jobs import not_none
@@ -269,6 +270,8 @@ def bench(
         ("small", "smallest", "largest", "resume", "cells"),
         f"no such option without {RATES} or papers",
     )
+    if not is_packets(backend):
+        refuse(changed, ("packet_episodes",), "used with --backend packets")
     with _bars() as show, stops_in_one_line(AGAIN):
         result = bench_scenarios(
             scenarios,

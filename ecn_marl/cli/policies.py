@@ -26,6 +26,7 @@ from ecn_marl.cli.terminal import (
     check_checkpoint,
     check_records,
     draw_slowdown,
+    given_options,
     refuse,
     show_rates,
     show_results,
@@ -42,6 +43,7 @@ from ecn_marl.render.bars import progress
     ),
 )
 def evaluate(
+    context: typer.Context,
     policies: Annotated[
         list[str],
         typer.Argument(
@@ -110,7 +112,10 @@ def evaluate(
         options = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
         count = episodes or EPISODES
         total = count * sum(len(resolve(name).members) for name in policies)
-    beside = beside and not of_flows and is_packets(backend)
+    given, on_packets = given_options(context), not of_flows and is_packets(backend)
+    if given.get("beside") and not on_packets:
+        refuse(given, ("beside",), "used with --backend packets, to compare packets with the fluid")
+    beside = beside and on_packets
     total *= 2 if beside else 1
     with progress("evaluate", "episodes", total) as show:
         result = ev.evaluate(

@@ -46,6 +46,8 @@ def select(only: str | None = None, quick: bool = False, long: bool = False) -> 
     Raises:
         ValueError: no case fits.
     """
+    if quick and long:
+        raise bad_value("--quick", quick, "not used with --long: no case is both")
     everything = [case for case in cases() if case.long == long and (case.quick or not quick)]
     pattern = None if only is None else only.lower()
     selected = [
