@@ -123,7 +123,7 @@ def learners_of_jobs() -> str:
 
 
 ELSEWHERE = (
-    *("oracle", "ippo", GENERALIST, "rule"),
+    *("oracle", "ippo", "mappo", GENERALIST, "rule"),
     *("static:secn1", "static:secn2", "dynamic:climb", "dynamic:relative"),
 )
 """Columns of the table of AI fabrics in which no policy is far from the best static setting."""
@@ -136,7 +136,10 @@ def learners_on_fabrics() -> str:
         scores = scenario["scores"]
         base = np.log(np.array(scores["static:best"]))
         ratios = [
-            _ratio(crossed_interval(np.log(np.array(scores[name])) - base)) for name in ELSEWHERE
+            _ratio(crossed_interval(np.log(np.array(scores[name])) - base))
+            if name in scores
+            else DASH
+            for name in ELSEWHERE
         ]
         rows.append((f"`{scenario['scenario']}`", f"{scenario['J']['static:best']:.2f}", *ratios))
     names = [f"`{name}`" for name in ELSEWHERE]

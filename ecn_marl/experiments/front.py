@@ -119,18 +119,19 @@ def train(
         TrainingDiverged: a metric or the state is not finite any more.
     """
     if algorithm in RATE_ALGORITHMS:
-        of_ports: dict[str, Any] = {
-            "scenario": scenario,
-            "env": env or None,
-            "randomise": randomise or None,
-        }
-        of_ports |= {"eval_every": eval_every, "eval_episodes": eval_episodes}
-        of_ports |= {"seeds": None if seeds == 1 else seeds, "allow_flagged": allow_flagged or None}
-        for name, value in not_none(**of_ports).items():
+        of_ports = not_none(
+            scenario=scenario,
+            env=env or None,
+            randomise=randomise or None,
+            eval_every=eval_every,
+            eval_episodes=eval_episodes,
+            seeds=None if seeds == 1 else seeds,
+            allow_flagged=allow_flagged or None,
+        )
+        for name, value in of_ports.items():
             instead = "one run for each seed" if name == "seeds" else "settings, as senders=(4, 8)"
-            raise bad_value(
-                name, value, f"none with {algorithm}, whose agents are flows: {instead}"
-            )
+            allowed = f"none with {algorithm}, whose agents are flows: {instead}"
+            raise bad_value(name, value, allowed)
         texts = [f"{name}={_text(value)}" for name, value in settings.items()]
         folder = Path(out or Path("runs") / f"{algorithm}-seed{seed}")
         with notebook_progress(f"train {algorithm}", 1.0, show) as move:

@@ -120,15 +120,8 @@ class Plan:
                 if isinstance(resolve(name), ExportedFile):
                     Arena(place.scenario, place.options).controller(name)
         sites = dict.fromkeys(place.site.scenario for place in self.places())
-        check_settings(
-            [
-                (r, self.steps_in(x))
-                for x in sites
-                for n in self.policies
-                if (r := self.recipe(x, n))
-            ],
-            self.settings,
-        )
+        recipes = [(self.recipe(x, n), self.steps_in(x)) for x in sites for n in self.policies]
+        check_settings([(r, steps) for r, steps in recipes if r], self.settings)
 
     @property
     def stream(self) -> str:
