@@ -237,7 +237,7 @@ class BenchResult:
 @seldom_collected()
 def bench(
     scenarios: str | Sequence[str] | None = None,
-    algorithms: Sequence[str] | None = None,
+    algorithms: str | Sequence[str] | None = None,
     *,
     seeds: int = 5,
     steps: int | None = None,
@@ -263,8 +263,8 @@ def bench(
 
     Args:
         scenarios: names; None for `restore-serve-v0`, or for those of the split.
-        algorithms: learners and rules; None for the usual ones. `static:best` and `oracle` are
-            always there.
+        algorithms: learners and rules, or the name of one; None for the usual ones.
+            `static:best` and `oracle` are always there.
         seeds: seeds that every learner is trained with.
         steps: environment steps per seed; None for the scenario's.
         episodes: episodes that every policy and seed is scored on.
@@ -298,6 +298,7 @@ def bench(
     for name in names:
         check_name(name)
     asked = pl.DEFAULT if algorithms is None else algorithms
+    asked = (asked,) if isinstance(asked, str) else asked
     plan = pl.Plan(
         scenarios=names or (() if split else (pl.DEFAULT_SCENARIO,)),
         policies=tuple(pl.policy_name(name) for name in asked),

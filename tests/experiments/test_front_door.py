@@ -336,7 +336,7 @@ def test_bench_is_a_function(tmp_path, monkeypatch):
 
     small.register()
     monkeypatch.setattr("ecn_marl.experiments.bench.bench", scored)
-    result = ecn_marl.bench(small.SMALL, ["SECN1"], episodes=4, seeds=2, out=tmp_path / "b")
+    result = ecn_marl.bench(small.SMALL, "SECN1", episodes=4, seeds=2, out=tmp_path / "b")
     (plan,) = plans
     assert (plan.policies, plan.seeds, plan.episodes) == (("static:secn1",), 2, 4)
     assert len(result.episodes) == 12 and set(result.episodes["scenario"]) == {small.SMALL}
