@@ -86,10 +86,9 @@ class PQNConfig(check.LearnerSettings):
         super().__post_init__()
         check.at_least_one(self, "epochs", "minibatches")
         check.not_negative(self, "memory")
-        check.shares(self, "gae_lambda", "epsilon", "epsilon_min")
+        check.shares(self, "gae_lambda")
+        check.exploration(self)
         check.positive(self, "lr")
-        if not 0.0 < self.epsilon_decay <= 1.0:
-            raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
         if (self.envs * self.rollout) % self.minibatches:
             allowed = f"a divisor of envs * rollout = {self.envs * self.rollout}"
             raise bad_value("minibatches", self.minibatches, allowed)

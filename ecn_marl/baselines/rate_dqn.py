@@ -52,7 +52,12 @@ from ecn_marl.baselines.rl.rate_learning import (
     transitions,
 )
 from ecn_marl.baselines.rl.rate_rollout import Events
-from ecn_marl.baselines.training.settings import at_least_one, not_negative, positive, shares
+from ecn_marl.baselines.training.settings import (
+    at_least_one,
+    exploration,
+    not_negative,
+    positive,
+)
 from ecn_marl.envs.rate.actions import FACTORS
 from ecn_marl.envs.rate.env import RateParams
 
@@ -96,7 +101,7 @@ class RateDQNConfig(RateConfig):
         super().__post_init__()
         at_least_one(self, "rows", "memory", "batch", "gradient_steps", "target_every")
         positive(self, "lr", "max_grad_norm")
-        shares(self, "epsilon", "epsilon_decay", "epsilon_min")
+        exploration(self)
         not_negative(self, "error_limit")
         count_tuples(self, "hidden")
         equal_rows(self)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from ecn_marl.experiments.policies import Arena
     from ecn_marl.render.episode import Side
 
+FPS = 10
+"""Tuning intervals per second of a film, unless said otherwise."""
+
 
 @app.command(
     epilog=examples_text(
@@ -57,11 +60,14 @@ def play(
     max_steps: RunMaxSteps = None,
     env: Env = None,
     fps: Annotated[
-        int,
+        int | None,
         typer.Option(
-            help="Speed of a film: tuning intervals per second (gif, mp4).", min=1, max=50
+            help="Speed of a film: tuning intervals per second (gif, mp4).",
+            min=1,
+            max=50,
+            show_default=str(FPS),
         ),
-    ] = 10,
+    ] = None,
     backend: Backend = "fluid",
     records: Records = None,
     overwrite: Overwrite = False,
@@ -72,6 +78,7 @@ def play(
     """
     from dataclasses import replace
 
+    from ecn_marl._errors import bad_value
     from ecn_marl._files import check_output
     from ecn_marl.experiments import evaluation as ev
     from ecn_marl.experiments import jobs as jb
@@ -80,6 +87,8 @@ def play(
 
     check_output("--out", out)
     suffix = player.check_format("--out", out)
+    if fps is not None and suffix == ".html":
+        raise bad_value("--fps", fps, "an option of films, .gif and .mp4")
     check_records(records, overwrite)
     options = jb.not_none(load=load, max_steps=max_steps) | jb.parse_fields(env or [])
     names = [policy] if beside is None else [policy, beside]
@@ -96,7 +105,7 @@ def play(
                 "show": lambda done, note="": None,
             }
             ev.evaluate(names, scenario, episodes=1, seed=seed, **kept, **options)
-    _write_film(sides, out, seed, suffix, fps)
+    _write_film(sides, out, seed, suffix, fps or FPS)
 
 
 @app.command(
@@ -137,7 +146,7 @@ def demo(
     names = ["static:best", PRETRAINED + shipped[scenario]]
     with progress("demo", "episodes", len(names)) as show:
         sides = _played(po.arena(names, scenario), names, seed, show)
-    _write_film(sides, out, seed, suffix, fps=10)
+    _write_film(sides, out, seed, suffix, FPS)
     if show_it:
         webbrowser.open(out.resolve().as_uri())
 

@@ -198,8 +198,9 @@ def replay(
         raise bad_value("--format", out_format, "csv, or hpcc with --out FILE")
     links = not_none(gbps=link_gbps, uplink_gbps=uplink_gbps, delay_us=delay_us)
     if links and is_file(topology):
-        allowed = f"none of --link-gbps, --uplink-gbps, --delay-us beside {topology}"
-        raise bad_value("rates and delays", links, allowed)
+        name, value = next(iter(links.items()))
+        option = {"gbps": "--link-gbps"}.get(name, "--" + name.replace("_", "-"))
+        raise bad_value(option, value, f"no such option beside {topology}, which has links")
     case = read_case(flows, topology, config, **links)
     given = not_none(
         transport=transport,

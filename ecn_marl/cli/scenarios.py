@@ -44,6 +44,8 @@ def scenarios(
     if name is not None:
         if as_json:
             raise bad_value("--json", True, "no such option with a scenario, which is drawn")
+        if every:
+            raise bad_value("--all", True, "no such option with a scenario, which is drawn")
         _draw_scenario(name, out or Path(f"{name}.png"), seed)
         return
     if out is not None:

@@ -268,7 +268,8 @@ def test_same_seed_same_bits():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("envs", 0), ("gamma", 1.5), ("lr", 0.0), ("to_local", 2.0), ("epsilon_decay", 0.0)),
+        *(("envs", 0), ("gamma", 1.5), ("lr", 0.0), ("to_local", 2.0)),
+        *(("epsilon_decay", 0.0), ("epsilon_min", 1.5)),
         *(("persistence", 1.0), ("persistence", 0.5)),  # the second beside `idle_gating`
     ],
 )

@@ -174,6 +174,7 @@ def test_records_of_play_are_those_of_the_film(tiny_scenario, tmp_path):
     counts = Tables(tmp_path / "r").frame("episodes").iloc[0]
     assert f"finished {counts['flows_finished']:.0f}" in answer.stdout
     assert "used with --records" in failure("play", "static:secn1", "--out", "x.gif", "--overwrite")
+    assert "--fps = 5" in failure("play", "static:secn1", "--out", "x.html", "--fps", 5)
 
 
 def test_an_evaluation_checks_its_flows(monkeypatch):

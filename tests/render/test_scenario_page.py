@@ -51,3 +51,4 @@ def test_the_command_draws(tmp_path):
     assert picture.shape[1] > 1000 and picture[..., :3].std() > 0.05
     assert "unknown scenario" in failure("scenarios", "websearch-stra-v0", "--out", file)
     assert "--out" in failure("scenarios", "--out", file)
+    assert "--all" in failure("scenarios", "websearch-star-v0", "--all")

@@ -87,10 +87,8 @@ class QConfig(check.LearnerSettings):
         """Check all settings."""
         super().__post_init__()
         check.at_least_one(self, "gradient_steps", "batch", "n_step", "target_every")
-        check.shares(self, "epsilon", "epsilon_min")
+        check.exploration(self)
         check.positive(self, "lr")
-        if not 0.0 < self.epsilon_decay <= 1.0:
-            raise bad_value("epsilon_decay", self.epsilon_decay, "a number in (0, 1]")
         check.not_negative(self, "centre", "ordinal")
         if self.centre and self.reward_offset:
             allowed = "0 with `centre`, which measures the offset"

@@ -36,6 +36,22 @@ def shares(settings: object, *names: str) -> None:
             raise bad_value(name, getattr(settings, name), "a number in [0, 1]")
 
 
+def exploration(settings: object) -> None:
+    """Check the chance of a random action: `epsilon`, `epsilon_decay` and `epsilon_min`.
+
+    Raises:
+        ValueError: one of them is no chance, or the chance would grow.
+    """
+    shares(settings, "epsilon")
+    epsilon, decay, least = (
+        getattr(settings, name) for name in ("epsilon", "epsilon_decay", "epsilon_min")
+    )
+    if not Real(above=0.0, high=1.0).fits(decay):
+        raise bad_value("epsilon_decay", decay, "a number in (0, 1]")
+    if not Real(low=0.0, high=epsilon).fits(least):
+        raise bad_value("epsilon_min", least, f"a number in [0, epsilon = {epsilon}]")
+
+
 def positive(settings: object, *names: str, infinite: bool = False) -> None:
     """Check rates and bounds.
 

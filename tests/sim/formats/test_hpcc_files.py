@@ -441,7 +441,7 @@ def test_refused_lines(folder, files, name, old, new, message):
 def test_command_refuses_in_one_line(files):
     flow, topology, config = files
     arguments = ["replay", flow, "--topology", topology]
-    assert "none of --link-gbps" in failure(*arguments, "--link-gbps", 100)
+    assert "--link-gbps = 100.0 is not allowed" in failure(*arguments, "--link-gbps", 100)
     assert "csv, or hpcc with --out FILE" in failure(*arguments, "--format", "hpcc")
     assert "No such file" in failure("replay", flow, "--topology", "none/topology.txt")
     flow.write_bytes(b"\xff\xfe\x00")
