@@ -25,19 +25,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cosmic_ray.work_db import WorkDB, use_db
-from cosmic_ray.work_item import TestOutcome
-
 ROOT = Path(__file__).parent.parent.parent
 
 SIM = {
-    "queues": "test_queues.py test_classes.py test_conservation.py",
-    "pfc": "test_pfc.py",
-    "nic": "test_nic.py test_conservation.py",
-    "sizes": "test_sizes.py",
-    "last_byte": "test_last_byte.py test_pfc.py test_delays.py",
+    "core/queues": "test_queues.py test_classes.py test_conservation.py",
+    "core/pfc": "test_pfc.py",
+    "core/nic": "test_nic.py test_conservation.py",
+    "traffic/sizes": "test_sizes.py",
+    "core/last_byte": "test_last_byte.py test_pfc.py test_delays.py",
     "feedback/cnp": "test_cnp_line.py test_feedback.py",
-    "servers": "test_servers.py",
+    "network/servers": "test_servers.py",
     "theory": "test_theory.py",
 }
 LEARNING = {
@@ -89,6 +86,8 @@ SAME_FOR_MASKS = ("BitOr_Add", "BitAnd_Mul")
 
 def sample(session: Path, source: str, number: int, seed: int) -> int:
     """Keep a random sample of a session's mutants; returns how many there were."""
+    from cosmic_ray.work_db import WorkDB, use_db
+
     spans = annotations(source)
     with use_db(str(session), WorkDB.Mode.open) as db:
         items = [
@@ -105,6 +104,9 @@ def sample(session: Path, source: str, number: int, seed: int) -> int:
 
 def results(session: Path) -> tuple[int, list[str]]:
     """How many mutants were killed, and the survivors as differences."""
+    from cosmic_ray.work_db import WorkDB, use_db
+    from cosmic_ray.work_item import TestOutcome
+
     killed, survivors = 0, []
     with use_db(str(session), WorkDB.Mode.open) as db:
         for _, result in db.completed_work_items:

@@ -26,3 +26,12 @@ def test_nothing_breaks_it():
     assert done.returncode == 0
     for name in ("options of make", "parameters", "actions", "flow lists"):
         assert families[name]["sound"] > 0, name
+
+
+def test_mutants_are_of_modules_and_tests_that_are_there():
+    from robustness import mutation
+
+    for module, tests in mutation.cases().items():
+        assert (mutation.ROOT / module).is_file(), module
+        for test in tests.split():
+            assert (mutation.ROOT / test).is_file(), test
