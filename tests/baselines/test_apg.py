@@ -16,7 +16,7 @@ def compiled():
     """Trainer, fresh training state, and compiled: gradients of a window, its loss."""
     trainer = APG(APGConfig(senders=(2,), envs=2, rollout=32, horizon=32, share=1.0))
     env, params = trainer.envs[0], trainer.default_params[0]
-    state = trainer.init(jax.random.key(0), trainer.default_params)
+    state = jax.jit(trainer.init)(jax.random.key(0), trainer.default_params)
     gradients = jax.jit(lambda actor, envs: trainer.gradients(env, actor, envs, params))
     loss = jax.jit(lambda actor, env_state: trainer.loss(env, actor, env_state, params)[0])
     return trainer, state, gradients, loss

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from commands import tiny
 from counted_costs import count_costs
 from toy import ToyEnv, ToyParams
 
@@ -147,7 +148,7 @@ def test_the_level_of_rewards_is_measured_with_random_actions():
     assert float(plain.offset) != 0.0
     assert float(initial_state(DDQN(ToyEnv(), SMALL), PARAMS, 0).offset) == 0.0
     algorithm = DDQN(ToyEnv(), replace(SMALL, centre=16))
-    before = initial_state(algorithm, PARAMS, 0)
+    before = jax.tree.map(jnp.copy, plain)
     after = jax.device_get(compiled_update(algorithm, 1)(before, PARAMS)[0])
     assert float(after.offset) == float(plain.offset), "measured once, so that values stay"
     rows = after.local.rows.score[after.local.rows.score != 0.0]
@@ -243,7 +244,7 @@ def test_settings_last_while_training():
 @pytest.mark.slow
 def test_controller_computes_the_observations_of_the_environment():
     """Decisions from reported statistics are those from the environment's own observations."""
-    env = make("incast-v0", actions="discrete", max_steps=30, bins=0)
+    env = make(tiny(), actions="discrete", max_steps=30, bins=0)
     params = env.default_params
     algorithm = DDQN(env, replace(SMALL, envs=2, rollout=2, batch=4, hidden=(8,)))
     actor = algorithm.learner.init(jax.random.key(1), env.obs_dim, env.num_agents).params
@@ -255,7 +256,9 @@ def test_controller_computes_the_observations_of_the_environment():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_same_seed_same_bits():
+    """As `test_ippo` has it in every run."""
     algorithm = DDQN(ToyEnv(), SMALL)
     run = compiled_update(algorithm, updates=4)
     states = [run(initial_state(algorithm, PARAMS, seed), PARAMS)[0] for seed in (5, 5, 6)]

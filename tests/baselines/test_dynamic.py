@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 import jax
 import numpy as np
 import pytest
+from commands import TINY
 from typer.testing import CliRunner
 
 from ecn_marl.baselines.dynamic import Dynamic
@@ -52,6 +53,8 @@ def test_evaluation_is_the_loop_written_out(env, compiled):
     """Thresholds of an interval follow from the statistics of those before it, as for agents."""
     tuner, params = parse_tuner("pi:qref_kb=1000"), env.default_params
     reset, step, interval = compiled
+    update = jax.jit(lambda *of: tuner.update(*of, params.sim.net, env.interval_us))
+    measure = jax.jit(env.episode_metrics)
     results, chosen = [], []
     for key in evaluation_keys(3, 2):
         _, sim_key = jax.random.split(key)
@@ -60,12 +63,12 @@ def test_evaluation_is_the_loop_written_out(env, compiled):
         zero = jax.numpy.zeros(env.num_agents)
         stats = PortStats(**{f.name: zero for f in fields(PortStats)})
         for _ in range(STEPS):
-            memory, ecn = tuner.update(memory, stats, params.sim.net, env.interval_us)
+            memory, ecn = update(memory, stats)
             chosen.append(float(ecn.kmax[0]))
             network, stats = interval(state.sim, params.sim, ecn)
             _, state, *_ = step(sim_key, state, ecn, params)
             np.testing.assert_allclose(network.queue, state.sim.queue, rtol=1e-4, atol=1)
-        results.append(env.episode_metrics(state, params))
+        results.append(measure(state, params))
     assert len(set(chosen)) > STEPS  # the rule did act
     got = evaluated(env, "dynamic:pi:qref_kb=1000", episodes=2, seed=3)
     for name in ("reward", "queue_mean", "utilisation", "flows_finished"):
@@ -98,8 +101,7 @@ def test_a_tuner_at_rest_is_a_static_setting(env):
     static = evaluated(env, "static:secn2", episodes=3)
     for name, values in static.items():
         np.testing.assert_array_equal(rule[name], values, err_msg=name)
-    moving = evaluated(env, "dynamic:queue", episodes=3)
-    assert (moving["queue_mean"] != static["queue_mean"]).all()
+    assert static["queue_mean"].min() > 1e3
 
 
 def test_every_episode_starts_afresh(env):
@@ -143,9 +145,10 @@ def test_names():
         po.resolve("dynamic:ecnsharp").members
 
 
+@pytest.mark.usefixtures("tiny_scenario")
 def test_command_line():
-    args = ["eval", "dynamic:pi", "static:secn1", "--scenario", "incast-v0", "--episodes", "2"]
-    result = CliRunner().invoke(app, [*args, "--max-steps", "3"])
+    args = ["eval", "dynamic:pi", "static:secn1", "--scenario", TINY, "--episodes", "2"]
+    result = CliRunner().invoke(app, args)
     assert result.exit_code == 0
     assert " PI " in result.stdout and "SECN1" in result.stdout
     bad = CliRunner().invoke(app, ["eval", "dynamic:pi:qref=1"])

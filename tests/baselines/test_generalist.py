@@ -12,15 +12,16 @@ from test_dagger import Phased
 from toy import ToyParams
 
 import ecn_marl
+from ecn_marl.baselines import runs
 from ecn_marl.baselines.dagger import Dagger
-from ecn_marl.baselines.evaluation.merit import merit_function
+from ecn_marl.baselines.evaluation.merit import Merits, merit_function
 from ecn_marl.baselines.generalist import Generalist, GeneralistConfig, Student, _pooled
 from ecn_marl.baselines.rl.networks import moments
 from ecn_marl.baselines.rl.replay import Ring
 from ecn_marl.baselines.runs import resume_run, train_run
 from ecn_marl.baselines.trained import run_state, trainer_of
 from ecn_marl.baselines.training.checkpoint import read_config
-from ecn_marl.baselines.training.loop import train
+from ecn_marl.baselines.training.loop import TrainResult, train
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.sim import Incast, star
 
@@ -73,22 +74,22 @@ def envs():
     return tuple(ecn_marl.make(name, **VIEW) for name in NAMES)
 
 
-@pytest.fixture(scope="module")
-def trained(envs, tmp_path_factory):
-    """A run of two updates with two seeds."""
-    out = tmp_path_factory.mktemp("generalist") / "run"
-    result = train_run(
-        "generalist",
-        NAMES[0],
-        options=VIEW,
-        settings={**SIZES, "also": NAMES[1:], "costs": COSTS},
-        steps=2 * CONFIG.steps_per_update,
-        seeds=2,
-        eval_every=1,
-        eval_episodes=2,
-        out=out,
-    )
-    return out, result
+RUN = {"options": VIEW, "settings": {**SIZES, "also": NAMES[1:], "costs": COSTS}, "seeds": 2}
+
+
+@dataclass(frozen=True)
+class Named(Busy):
+    """The toy as a scenario, whose agents see numbers `offset` larger."""
+
+    name: str = "b"
+    offset: float = 3.0
+
+    @property
+    def default_params(self):
+        return ToyParams(max_steps=10)
+
+    def _obs(self, state):
+        return super()._obs(state) + self.offset
 
 
 def test_where_phases_look_alike_the_mean_cost_decides():
@@ -156,63 +157,90 @@ def test_every_scenario_counts_alike(envs):
     )
 
 
-def test_observations_of_all_scenarios_are_standardised_together(envs):
+def test_observations_of_all_scenarios_are_standardised_together():
     rng = np.random.default_rng(0)
     samples = [rng.normal(m, s, (5000, 3)) for m, s in ((0.2, 0.1), (0.7, 0.3))]
     mean, deviation = _pooled([(jnp.asarray(x.mean(0)), jnp.asarray(x.std(0))) for x in samples])
     both = np.concatenate(samples)
     np.testing.assert_allclose(mean, both.mean(0), rtol=1e-5)
     np.testing.assert_allclose(deviation, both.std(0), rtol=1e-5)
-    trainer = Generalist(envs[0], CONFIG, envs[1:])
-    state = jax.jit(trainer.init)(jax.random.key(0), envs[0].default_params)
-    starts = [
-        Dagger.init(student, key, env.default_params)
-        for student, key, env in zip(
-            trainer._students, jax.random.split(jax.random.key(0), 2), envs, strict=True
-        )
-    ]
-    centre, _ = moments(state.actor)
-    expected = np.mean([moments(start.actor)[0] for start in starts], 0)
-    np.testing.assert_allclose(centre, expected, rtol=1e-5)
+    costs = (((0.0, 1.0, 2.0, 3.0, 4.0),),) * 2
+    config = GeneralistConfig(**SIZES, also=("b",), costs=(costs, costs))
+    toys = Busy(), Named()
+    trainer = Generalist(toys[0], config, toys[1:])
+
+    @jax.jit
+    def centres():
+        key, params = jax.random.key(0), ToyParams(max_steps=10)
+        starts = [
+            Dagger.init(student, own, params)
+            for student, own in zip(trainer._students, jax.random.split(key, 2), strict=True)
+        ]
+        actors = (trainer.init(key, params).actor, *(start.actor for start in starts))
+        return [moments(actor)[0] for actor in actors]
+
+    together, *each = centres()
+    assert np.min(each[1] - each[0]) > 2.0
+    np.testing.assert_allclose(together, np.mean(each, 0), rtol=1e-5)
 
 
 @pytest.mark.thorough
-def test_a_run_stops_and_goes_on(trained, tmp_path):
-    _, result = trained
+def test_a_run_stops_and_goes_on(envs, tmp_path):
+    common = {**RUN, "eval_every": 1, "eval_episodes": 2}
+    result = train_run("generalist", NAMES[0], steps=32, out=tmp_path / "whole", **common)
     assert [row["steps"] for row in result.metrics] == [16, 32]
     assert all(len(row["merit"]) == 2 for row in result.metrics)
-    settings = {**SIZES, "also": NAMES[1:], "costs": COSTS}
-    common = {
-        "options": VIEW,
-        "settings": settings,
-        "seeds": 2,
-        "eval_every": 1,
-        "eval_episodes": 2,
-    }
     train_run("generalist", NAMES[0], steps=16, out=tmp_path / "run", **common)
     resumed = resume_run(tmp_path / "run", steps=32)
     for a, b in zip(*map(jax.tree.leaves, (resumed.state, result.state)), strict=True):
         if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
             a, b = jax.random.key_data(a), jax.random.key_data(b)
         np.testing.assert_array_equal(a, b)
+    trainer = trainer_of(read_config(tmp_path / "whole"))
+    each = []
+    for env in envs:
+        merit = merit_function(trainer, env, env.default_params, episodes=2, seeds=2)
+        each.append(merit(result.state).value)
+    np.testing.assert_allclose(result.metrics[-1]["merit"], np.mean(each, 0), rtol=1e-5)
 
 
-def test_one_policy_acts_in_every_network(trained):
-    out, _ = trained
+def test_one_policy_acts_in_every_network(envs, tmp_path):
+    """A run of an update with two seeds."""
+    out = tmp_path / "run"
+    settings = {**RUN["settings"], "standardise": 0}
+    steps = CONFIG.steps_per_update
+    train_run(
+        "generalist", NAMES[0], **{**RUN, "settings": settings}, steps=steps, eval_every=0, out=out
+    )
     found = ecn_marl.evaluate(str(out), NAMES[1], episodes=2, records=False, allow_flagged=True)
     assert {row["episodes"] for row in found.summary["policies"]} == {2}
     actor = run_state(out).actor
     assert jax.tree.leaves(actor)[0].ndim < 3  # no axis of agents
 
 
-def test_merits_are_means_over_scenarios(trained, envs):
-    out, result = trained
-    trainer = trainer_of(read_config(out))
-    each = []
-    for env in envs:
-        merit = merit_function(trainer, env, env.default_params, episodes=2, seeds=2)
-        each.append(merit(result.state).value)
-    np.testing.assert_allclose(result.metrics[-1]["merit"], np.mean(each, 0), rtol=1e-5)
+@pytest.mark.parametrize(("by", "expected"), [("reward", [-5.0, -13.0]), ("objective", [-4, -12])])
+def test_merits_are_means_over_scenarios(envs, tmp_path, monkeypatch, by, expected):
+    """What a run measures in the loop, from merits that are given for each of its scenarios."""
+    given = {NAMES[0]: (np.array([-2.0, -8.0]), ""), NAMES[1]: (np.array([-8.0, -18.0]), "few")}
+    measured = []
+
+    def merit_of(trainer, env, params, **options):
+        assert len(params.sim.net.port_rate) == env.num_agents
+        assert (options["seeds"], options["by"]) == (2, by)
+        value, refused = given[env.name]
+        return lambda state: Merits(value, refused=refused)
+
+    def train(trainer, params, *, merit, **options):
+        measured.append(merit(None))
+        return TrainResult(None, [])
+
+    monkeypatch.setattr(runs, "merit_function", merit_of)
+    monkeypatch.setattr(runs, "train", train)
+    train_run(
+        "generalist", NAMES[0], **RUN, steps=1, eval_every=1, best_by=by, out=tmp_path / "run"
+    )
+    np.testing.assert_allclose(measured[0].value, expected)
+    assert measured[0].refused == "few"
 
 
 def test_what_does_not_fit_is_refused(envs):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiers import tiers
 from toy import ToyEnv, ToyParams
 
 from ecn_marl.baselines.pqn import PQN, Batch, PQNConfig, Steps
@@ -35,9 +37,13 @@ def steps_of(seed: int, terminates: bool) -> Steps:
     )
 
 
-@pytest.mark.parametrize("team", [False, True])
-@pytest.mark.parametrize("terminates", [False, True])
-@pytest.mark.parametrize("lam", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize(
+    ("lam", "terminates", "team"),
+    tiers(
+        product((0.0, 0.7, 1.0), (False, True), (False, True)),
+        *((0.0, True, False), (0.7, False, True), (0.7, True, False), (1.0, True, True)),
+    ),
+)
 def test_returns_are_those_of_the_recursion(lam: float, terminates: bool, team: bool) -> None:
     """In float64, backwards, as the paper writes them."""
     trainer = PQN(ToyEnv(), replace(SMALL, gamma=0.9, gae_lambda=lam, team=team, reward_scale=2.0))
@@ -53,9 +59,8 @@ def test_returns_are_those_of_the_recursion(lam: float, terminates: bool, team: 
         if t not in (2, 5):
             later = lam * expected[t + 1] + (1 - lam) * best[t]
         expected[t] = reward[t] + 0.9 * (0.0 if terminates and t == 2 else later)
-    np.testing.assert_allclose(
-        trainer.returns(*trainer.both_values(actor, steps), steps), expected, rtol=1e-4, atol=1e-5
-    )
+    returns = jax.jit(lambda *of: trainer.returns(*trainer.both_values(*of), of[1]))(actor, steps)
+    np.testing.assert_allclose(returns, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["own", "team"])
@@ -92,7 +97,8 @@ def test_agents_of_a_team_learn_from_the_error_of_the_team() -> None:
         each = alone.chosen(alone.values(actor, obs), action)
         wrong = each + jnp.asarray([0.0, 1.0, 2.0])
         target = wrong.mean(-1) if team else wrong
-        gradient = jax.grad(lambda p: trainer.loss(p, Batch(obs, action, target))[0])(actor)
+        batch = Batch(obs, action, target)
+        gradient = jax.jit(jax.grad(lambda p: trainer.loss(p, batch)[0]))(actor)
         last = gradient["params"]["Dense_2"]["bias"]
         return np.asarray(last[:, 1])  # of the action taken, by agent
 
@@ -106,16 +112,18 @@ def test_sequences_have_the_values_of_the_rollout(team: bool) -> None:
     """Values of whole sequences, recomputed for the loss, are those that targets were made of."""
     trainer = PQN(ToyEnv(), replace(SMALL, memory=8, team=team))
     state = jax.jit(trainer.init)(jax.random.key(0), PARAMS)
+    roll_out, values = jax.jit(trainer.roll_out), jax.jit(trainer.both_values)
+    evaluated = jax.jit(trainer.loss)
     for seed in (1, 2):  # the second rollout begins in the middle of an episode
         memory = state.memory
-        state, steps, _ = jax.jit(trainer.roll_out)(state, jax.random.key(seed), PARAMS)
-        q, next_q = trainer.both_values(state.actor, steps, memory)
+        state, steps, _ = roll_out(state, jax.random.key(seed), PARAMS)
+        q, next_q = values(state.actor, steps, memory)
         goes_on = ~np.asarray(steps.ended)[:-1]
         later, after = np.asarray(q)[1:], np.asarray(next_q)[:-1]
         np.testing.assert_allclose(after[goes_on], later[goes_on], rtol=1e-4, atol=1e-5)
         value = trainer.chosen(q, steps.action)
         rows = sequences(Batch(steps.obs, steps.action, value), memory, steps.ended)
-        loss, metrics = trainer.loss(state.actor, jax.tree.map(lambda x: x[:, 0], rows))
+        loss, metrics = evaluated(state.actor, jax.tree.map(lambda x: x[:, 0], rows))
         assert float(loss) < 1e-9
         assert float(metrics["q_mean"]) == pytest.approx(float(value.mean()), rel=1e-4)
 

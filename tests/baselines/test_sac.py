@@ -82,13 +82,19 @@ def fresh():
 def test_the_target_by_hand(fresh):
     trainer, state, rows = fresh
     key = jax.random.key(3)
-    target = trainer.target(state, key, rows)
-    action, log_prob = squashed(key, trainer.net.apply(state.actor, rows.next_obs))
-    both = jnp.concatenate((rows.next_obs, action), -1)
-    q = [
-        trainer.critic.apply(jax.tree.map(lambda x, i=i: x[i], state.targets), both)[:, 0]
-        for i in range(2)
-    ]
+
+    @jax.jit
+    def by_parts():
+        action, log_prob = squashed(key, trainer.net.apply(state.actor, rows.next_obs))
+        both = jnp.concatenate((rows.next_obs, action), -1)
+        q = [
+            trainer.critic.apply(jax.tree.map(lambda x, i=i: x[i], state.targets), both)[:, 0]
+            for i in range(2)
+        ]
+        return log_prob, q
+
+    target = jax.jit(trainer.target)(state, key, rows)
+    log_prob, q = by_parts()
     assert np.abs(q[0] - q[1]).max() > 0.01
     soft = np.minimum(*q) - 0.7 * np.asarray(log_prob)
     np.testing.assert_allclose(target, rows.reward + rows.discount * soft, rtol=1e-4, atol=1e-5)

@@ -22,6 +22,7 @@ from ecn_marl.envs.features import (
     push,
 )
 from ecn_marl.envs.rewards import REWARDS, RewardParams
+from ecn_marl.sim import dumbbell
 from ecn_marl.sim.core.queues import Ecn
 from ecn_marl.sim.state import COUNTS
 
@@ -264,24 +265,33 @@ def test_history_drops_the_oldest_and_flattens_oldest_first():
     np.testing.assert_array_equal(push(fill(first, 1), first + 5)[:, 0], first + 5)
 
 
-def observations(env, n):
-    """Those of a reset and `n` steps, `[n + 1, A, obs_dim]`."""
-    params, step = env.default_params, jax.jit(env.step)
+OF_A_PORT = ("queue", "tx_rate", "queue~250", "tx_rate~1000")
+OF_A_SWITCH = ("queue@switch", "tx_rate@switch~1000")
+
+
+@pytest.fixture(scope="module")
+def episode():
+    """Twelve intervals between two switches of different sizes.
+
+    The environment, observations `[13, A, 2, features]`, the last state and infos.
+    """
+    names = ",".join((*OF_A_PORT, *OF_A_SWITCH, "flows_begun", "small_bytes"))
+    net = dumbbell(3, 1)
+    env = ecn_marl.make("websearch-star-v0", topology=net, load=0.9, features=names, history=2)
+    params, step = env.default_params, jax.jit(env.step_ecn)
+    ecn = env.static_ecn("secn1", params)
     obs, state = jax.jit(env.reset)(jax.random.key(3), params)
-    rows = [obs]
-    action = jnp.zeros((env.num_agents, 3), jnp.int32)
-    for i in range(n):
-        obs, state, *_ = step(jax.random.key(i), state, action, params)
+    rows, infos = [obs], []
+    for i in range(12):
+        obs, state, *_, info = step(jax.random.key(i), state, ecn, params)
         rows.append(obs)
-    return np.asarray(rows)
+        infos.append(jax.device_get(info))
+    return env, np.asarray(rows).reshape(13, env.num_agents, 2, -1), state, infos
 
 
-def test_averages_of_an_episode_are_those_of_its_values():
-    env = ecn_marl.make(
-        "websearch-star-v0", features="queue,tx_rate,queue~250,tx_rate~1000", history=2
-    )
-    rows = observations(env, 12)
-    seen = rows.reshape(len(rows), env.num_agents, 2, 4)
+def test_averages_of_an_episode_are_those_of_its_values(episode):
+    env, rows, _, _ = episode
+    seen = rows[..., :4]
     values, averages = seen[:, :, 1, :2], seen[:, :, 1, 2:]
     assert (values[1:].std(0) > 0).any(0).all()
     constants = np.array([250.0, 1000.0])
@@ -314,27 +324,21 @@ def test_averages_by_name():
     assert list(columns)[:10] == list(FEATURE_SETS["flows"])
 
 
-def test_means_over_the_ports_of_a_switch():
+def test_means_over_the_ports_of_a_switch(episode):
     """Beside numpy, with averages and history, on two switches of different sizes."""
-    env = ecn_marl.make(
-        "restore-serve-v0", features="queue,tx_rate,queue@switch,tx_rate@switch~1000", history=2
-    )
+    env, seen, _, _ = episode
     switch = env.sim.topology.port_switch()
-    plain = ecn_marl.make("restore-serve-v0", features="queue,tx_rate,tx_rate~1000", history=2)
-    seen, expected = (observations(e, 12) for e in (env, plain))
-    seen, expected = seen.reshape(13, -1, 2, 4), expected.reshape(13, -1, 2, 3)
-    np.testing.assert_array_equal(seen[..., :2], expected[..., :2])
-    assert len(set(switch.tolist())) == 2
+    assert np.bincount(switch).tolist() == [4, 2]
     for s in set(switch.tolist()):
         mine = switch == s
-        mean = expected[:, mine].astype(np.float64).mean(1, keepdims=True)
-        for column, of_port in ((2, 0), (3, 2)):
+        mean = seen[:, mine].astype(np.float64).mean(1, keepdims=True)
+        for column, of_port in ((4, 0), (5, 3)):
             np.testing.assert_allclose(
                 seen[:, mine][..., column],
                 np.broadcast_to(mean[..., of_port], seen[:, mine][..., column].shape),
                 atol=2e-6,
             )
-    assert expected[1:, :, :, 0].std(1).max() > 0.01, "ports differ"
+    assert seen[1:, :, :, 0].std(1).max() > 0.01, "ports differ"
 
 
 def test_features_of_a_switch_by_name():
@@ -441,20 +445,13 @@ def test_every_feature_has_a_definition_and_fits():
     assert all(len(f.help) > 20 and "\n" not in f.help for f in FEATURES.values())
 
 
-def test_observations_of_an_episode_show_what_info_counts():
+def test_observations_of_an_episode_show_what_info_counts(episode):
     """Columns of the newest interval follow from the info of the same step."""
-    env = ecn_marl.make("websearch-star-v0", features="flows", history=2)
-    params = env.default_params
-    reset = jax.jit(env.reset)
-    _, state = reset(jax.random.key(0), params)
-    step = jax.jit(env.step_ecn)
+    env, rows, state, infos = episode
+    to_hosts = [port.peer not in env.sim.topology.switches for port in env.sim.topology.ports]
     begun = 0.0
-    for _ in range(6):
-        ecn = env.static_ecn("secn2", params)
-        obs, state, *_, info = step(jax.random.key(0), state, ecn, params)
-        newest = dict(
-            zip(env.feature.names, np.asarray(obs)[:, env.feature.width :].T, strict=True)
-        )
+    for row, info in zip(rows[1:], infos, strict=True):
+        newest = dict(zip(env.feature.names, row[:, 1].T, strict=True))
         assert {np.shape(x) for x in info.values()} == {(env.num_agents,)}
         np.testing.assert_allclose(
             newest["flows_begun"], np.log1p(info["flows_begun"]) / np.log(257), rtol=1e-5
@@ -463,7 +460,7 @@ def test_observations_of_an_episode_show_what_info_counts():
         np.testing.assert_allclose(
             newest["small_bytes"], info["small_bytes"] / np.maximum(data, 1), rtol=1e-5
         )
-        begun += float(info["flows_begun"].sum())
+        begun += float(info["flows_begun"][np.array(to_hosts)].sum())
     assert begun == int(state.sim.totals.started) > 3
 
 

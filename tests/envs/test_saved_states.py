@@ -57,6 +57,13 @@ def twin(name: str) -> str:
 )
 def test_no_leaf_of_a_scenarios_state_is_empty(name):
     """Orbax, safetensors and others refuse to save such."""
+    env = ecn_marl.make(name)
+    assert empty_leaves(jax.eval_shape(env.sim.init, KEY, env.default_params.sim)) == []
+
+
+@pytest.mark.parametrize("name", ["restore-serve-v0", "storage-train-v0", "websearch-star-v0"])
+def test_no_leaf_of_a_wrapped_state_is_empty(name):
+    """With histories, sums and the last episode's metrics."""
     env = EpisodeStatistics(AutoReset(ecn_marl.make(name)))
     state = jax.eval_shape(env.reset, KEY, env.default_params)[1]
     assert empty_leaves(state) == []

@@ -260,13 +260,9 @@ def test_phases_of_ports_follow_their_hosts():
     assert env.phase_names == ("load", "serve")
     assert (phase[groups == "job A"] == 0).all() and (phase[groups == "job B"] == 1).all()
     assert (groups == "fabric").sum() == 16
-    # What a critic may know besides: the phase of every port, and the timeline's clock.
+    # What a critic may know besides: the phase of every port, and the timeline's clock, which
+    # `test_telemetry_options` watches.
     known = np.asarray(privileged.privileged(env, state, params))
     assert privileged.names(env) == ("load", "serve", "spent_ms", "left_ms")
     np.testing.assert_array_equal(known[:, :2].argmax(1), phase)
-    step = jax.jit(lambda key, state: env.step_ecn(key, state, static, params)[1])
-    static = env.static_ecn("secn1", params)
-    later = np.asarray(privileged.privileged(env, step(jax.random.key(1), state), params))
-    np.testing.assert_allclose(later[:, 2] - known[:, 2], env.interval_us / 1000.0, rtol=1e-4)
-    np.testing.assert_allclose(later[:, 2:].sum(1), known[:, 2:].sum(1), rtol=1e-5)
     assert 4.0 <= known[0, 2:].sum() <= 12.0

@@ -71,7 +71,8 @@ def played(env: Any, actions: list[Any]) -> Episode:
     for action in actions:
         state, row = step(state, action)
         rows.append(jax.device_get(row))
-    return Episode(first, rows, *jax.device_get((state, env.episode_metrics(state, params))))
+    metrics = jax.jit(env.episode_metrics)(state, params)
+    return Episode(first, rows, *jax.device_get((state, metrics)))
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +134,7 @@ def test_all_ports_of_a_switch_get_its_setting(both):
     assert len(np.unique(np.asarray(switches.state.ecn.kmin) / scale)) > 1
 
 
+@pytest.mark.thorough
 def test_switches_of_one_port_are_ports(both, actions):
     lone = make()
     lone.__dict__["grouping"] = Agents("switch", tuple(range(8)))
@@ -157,6 +159,12 @@ def test_a_missing_port_is_not_counted():
     x = jnp.array([jnp.nan, 1.0, 2.0])
     np.testing.assert_array_equal(agents.mean(x), [np.nan, 1.5])
     np.testing.assert_array_equal(agents.spread(jnp.array([7, 8])), [7, 8, 8])
+
+
+def test_a_mean_over_one_port_is_that_port():
+    alone, x = Agents("switch", tuple(range(8))), jnp.linspace(0.1, 0.9, 24).reshape(8, 3)
+    np.testing.assert_array_equal(alone.mean(x), x)
+    np.testing.assert_array_equal(alone.spread(x), x)
 
 
 def test_pettingzoo_conformance():
@@ -213,17 +221,22 @@ class Echo:
         return {}
 
 
-def test_policies_with_a_memory_see_what_their_switch_sees():
-    env = make()
-    params, policy = env.default_params, StatefulPolicy(Echo(), (), env)
-    obs, state = jax.jit(env.reset)(jax.random.key(0), params)
-    memory = policy.init()
-    step = jax.jit(env.step_ecn, compiler_options={"xla_backend_optimization_level": 0})
-    for _ in range(STEPS):
+def test_policies_with_a_memory_see_what_their_switch_sees(both):
+    """Told what happened at all ports in the episode of switches."""
+    env, switches, ports = both
+    policy, scale = StatefulPolicy(Echo(), (), env), env.port_scale(env.default_params.sim)
+    memory, obs = policy.init(), switches.first
+    decide, observe = jax.jit(policy), jax.jit(policy.observe)
+    for (later, reward, *_), (_, _, info, _) in zip(switches.rows, ports.rows, strict=True):
         np.testing.assert_allclose(flatten(memory.history), obs, atol=1e-6)
-        ecn = policy(jax.random.key(0), obs, memory)
-        obs, state, reward, _, _, info = step(jax.random.key(0), state, ecn, params)
-        memory = policy.observe(memory, info)
+        ecn = decide(jax.random.key(0), obs, memory)
+        chosen = Echo().decide((), (), obs)[1]
+        for name in ("kmin", "kmax", "pmax"):
+            of_port = getattr(
+                env.action.decode(chosen[np.array(env.grouping.of_port)], scale), name
+            )
+            np.testing.assert_allclose(getattr(ecn, name), of_port, rtol=1e-6)
+        memory, obs = observe(memory, info), later
         np.testing.assert_allclose(memory.policy[0], reward, rtol=1e-6)
         np.testing.assert_allclose(memory.policy[1], by_numpy(env, info["queue"]), rtol=1e-6)
 

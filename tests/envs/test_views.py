@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
+from commands import tiny
 
 from ecn_marl.envs.registry import benchmark, in_view, lookup, make, out_of_view, scenarios
 
@@ -21,11 +22,15 @@ def test_longer_intervals_leave_the_episode_as_long():
             make("restore-serve-v0", interval_us=wrong)
 
 
+@pytest.mark.thorough
 def test_a_learner_meets_the_same_traffic_in_longer_intervals():
-    """Under the same thresholds the network is the same, bit by bit."""
+    """Under the same thresholds the network is the same, bit by bit.
+
+    `test_telemetry_options` compares intervals of 50 and 100 µs in every run.
+    """
     counts = []
-    for us in (100.0, 500.0):
-        env = make("websearch-star-v0", interval_us=us, max_steps=round(1000.0 / us))
+    for us in (40.0, 120.0):
+        env = make(tiny(), interval_us=us, max_steps=round(480.0 / us))
         params = env.default_params
         ecn = env.static_ecn("secn1", params)
 
@@ -38,6 +43,7 @@ def test_a_learner_meets_the_same_traffic_in_longer_intervals():
         counts.append(jax.device_get(jax.jit(episode)(jax.random.key(3)).sim.totals))
     for a, b in zip(*map(jax.tree.leaves, counts), strict=True):
         np.testing.assert_array_equal(a, b)
+    assert int(counts[0].started) > 3
 
 
 def test_max_steps_counts_the_scenarios_intervals():

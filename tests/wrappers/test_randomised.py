@@ -133,18 +133,17 @@ def test_faces_compile_the_draws_too():
     """A quarter of the rate has a quarter of the thresholds."""
     plain = tiny()
     drawn = Randomised(plain, ranges_of({"rate": (0.25, 0.26)}))
-    seen = []
-    for core in (plain, drawn):
-        batch = EcnVectorEnv(core, 2)
-        batch.reset(seed=0)
-        seen.append(batch.step(np.zeros((2, core.num_agents, 3), np.int32))[-1]["kmin"])
-    share = seen[1] / seen[0]
+    batch = EcnVectorEnv(drawn, 2)
+    batch.reset(seed=0)
+    seen = batch.step(np.zeros((2, drawn.num_agents, 3), np.int32))[-1]["kmin"]
+    scale = plain.port_scale(plain.default_params.sim)
+    share = seen / plain.action.decode(jnp.zeros((len(scale), 3), jnp.int32), scale).kmin
     assert (share >= 0.2499).all() and (share <= 0.2601).all()
     assert np.ptp(share, 0).min() > 0 and np.ptp(share, 1).max() < 1e-6
     face = EcnParallelEnv(drawn, "ansi")
     face.reset(seed=0)  # the episode of the batch's first network
     *_, infos = face.step(dict.fromkeys(face.agents, np.zeros(3, np.int32)))
-    assert infos["port_0"]["kmin"] == pytest.approx(seen[1][0, 0], rel=1e-6)
+    assert infos["port_0"]["kmin"] == pytest.approx(seen[0, 0], rel=1e-6)
     assert f"{infos['port_0']['kmin'] / 1e3:.1f}" in face.render()
 
 
@@ -175,8 +174,8 @@ def test_an_episode_is_that_of_the_scenario_with_these_parameters():
         np.testing.assert_allclose(obs, expected_obs, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(reward, expected_reward, rtol=1e-5)
     assert bool(truncated.all())
-    metrics = env.episode_metrics(state, params)
-    for name, x in plain.episode_metrics(plain_state, episode_params).items():
+    metrics = jax.jit(env.episode_metrics)(state, params)
+    for name, x in jax.jit(plain.episode_metrics)(plain_state, episode_params).items():
         np.testing.assert_allclose(metrics[name], x, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
@@ -198,16 +197,12 @@ def test_every_episode_draws_anew():
 
 
 def test_training_can_start_amid_an_episode():
+    """The run below goes on from there."""
     env = Randomised(make(TINY), RANGES)
     algorithm = IPPO(env, IPPOConfig(envs=8, rollout=2, epochs=1, minibatches=1, hidden=(4,)))
     state = jax.jit(algorithm.init)(jax.random.key(0), env.default_params)
     steps = np.asarray(state.env.env.steps)
-    assert steps.max() > 0
-    state, metrics = jax.jit(algorithm.update)(state, env.default_params)
-    assert np.isfinite(float(metrics["reward"]))
-    ended = steps + 2 >= env.horizon
-    after = np.asarray(state.env.env.steps)
-    np.testing.assert_array_equal(after[~ended], steps[~ended] + 2)
+    assert 0 < steps.max() < env.horizon and np.ptp(steps) > 0
 
 
 @pytest.mark.slow
@@ -224,7 +219,7 @@ def test_a_run_is_trained_and_scored(tmp_path):
         randomise=ranges,
         allow_flagged=True,  # four slots are too few
     )
-    assert "merit" in result.metrics[-1]
+    assert "merit" in result.metrics[-1] and np.isfinite(result.metrics[-1]["reward"])
     algorithm, actors = run_actors(tmp_path / "r")
     assert isinstance(algorithm.env.env, Randomised) and len(actors) == 1
     assert algorithm.env.env.ranges == ranges_of(ranges)

@@ -129,10 +129,11 @@ def test_accounts_agree_in_info_metrics_and_summary():
             return state, info
 
         state, info = jax.lax.scan(step, env.reset(key, params)[1], length=20)
-        return state, info, env.episode_metrics(state, params)
+        metrics = env.episode_metrics(state, params)
+        return state, info, metrics, env.accounts(state.sim, params)
 
-    state, info, metrics = run(key)
-    counts = {name: int(x) for name, x in env.accounts(state.sim, params).items()}
+    state, info, metrics, accounts = jax.device_get(run(key))
+    counts = {name: int(x) for name, x in accounts.items()}
     assert set(counts) == {*ACCOUNTS, "flags", *FLOWLETS}
     assert (counts["flowlets"], counts["flowlets_kept"]) == tuple(
         map(int, state.sim.totals.flowlets)

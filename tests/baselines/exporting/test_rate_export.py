@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from commands import failure, run
 
+from ecn_marl.baselines.exporting import rate_export
 from ecn_marl.baselines.exporting.distil import MIN_ROWS, grow
 from ecn_marl.baselines.exporting.files import read_policy, save_policy
 from ecn_marl.baselines.exporting.quantise import dense_arrays, quantise
@@ -44,7 +45,21 @@ def observations(seed: int, n: int = 2000) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def one_recorder():
+    """Policies are recorded by one program per form, whichever trainer has read the run."""
+    programs, make = {}, rate_export._recorder
+
+    def recorder(env, act):
+        form = env, getattr(act, "__func__", act)
+        return programs.setdefault(form, make(env, act))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rate_export, "_recorder", recorder)
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained(one_recorder, tmp_path_factory):
     """A run of ADPG, and its policy in three files."""
     folder = tmp_path_factory.mktemp("rate") / "run"
     sets = [word for text in TINY for word in ("--set", text)]

@@ -57,7 +57,7 @@ class Apart(ToyEnv):
 def test_what_is_drawn_does_not_tell_whether_it_is():
     """Drawn actions of every component have the shares that the policy gives them."""
     trainer = IPPO(Apart(action=MultiDiscreteAction(levels=5)), KEEPING)
-    state = trainer.init(jax.random.key(0), PARAMS)
+    state = jax.jit(trainer.init)(jax.random.key(0), PARAMS)
     _, rows, _ = jax.jit(trainer.roll_out)(state, jax.random.key(1), PARAMS)
     drawn = np.asarray(rows.action)[np.asarray(rows.drawn)]
     for i, choices in enumerate(trainer.head.sizes):
@@ -107,8 +107,9 @@ def test_kept_actions_are_no_part_of_the_policys_loss(shared):
 
     some = np.asarray(drawn[:, 0])
     fewer = jax.tree.map(lambda x: x[some], batch._replace(drawn=None))
-    value, gradient = jax.value_and_grad(loss)(out, batch)
-    wanted, wanted_gradient = jax.value_and_grad(loss)(out[some], fewer)
+    differentiate = jax.jit(jax.value_and_grad(loss))
+    value, gradient = differentiate(out, batch)
+    wanted, wanted_gradient = differentiate(out[some], fewer)
     assert float(value) == pytest.approx(float(wanted), rel=1e-5)
     np.testing.assert_allclose(gradient[some], wanted_gradient, rtol=1e-4, atol=1e-7)
     np.testing.assert_array_equal(gradient[~some], 0.0)
@@ -180,7 +181,7 @@ def test_a_critic_of_normalised_values_gives_the_same_advantages():
     def advantages(scale):
         config = replace(KEEPING, persistence=0.0, value_norm=True, reward_scale=scale)
         trainer = IPPO(ToyEnv(), config)
-        state = trainer.init(jax.random.key(0), PARAMS)
+        state = jax.jit(trainer.init)(jax.random.key(0), PARAMS)
         # Before the first update there are no averages, so the first values have to be 0.
         state = replace(state, critic=jax.tree.map(jnp.zeros_like, state.critic))
         state, _ = jax.jit(trainer.update)(state, PARAMS)

