@@ -24,10 +24,10 @@ def child(how, make, queue):
         queue.put(f"{how}: {error}")
 
 def parallel():
-    return ecn_marl.parallel_env("websearch-star-v0")
+    return ecn_marl.parallel_env("incast-v0", pfc=False)
 
 def vector():
-    return ecn_marl.vector_env("websearch-star-v0", 2)
+    return ecn_marl.vector_env("incast-v0", 2)
 
 def rate():
     return ecn_marl.rate_parallel_env("many-to-one-2-v0")

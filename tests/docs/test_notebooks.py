@@ -24,8 +24,8 @@ def runner():
     return module
 
 
-SHORT = {"1_quick_start", "5_bring_your_own"}
-"""Notebooks that run in seconds; the code of the others is in tests of their own subjects, too."""
+SHORT = {"5_bring_your_own"}
+"""It runs in seconds; the code of the others is in tests of their own subjects, too."""
 
 
 @pytest.mark.slow

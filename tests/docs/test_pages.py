@@ -88,7 +88,6 @@ def whole(page: str):
         pytest.param("datasets", None, id="datasets"),
         pytest.param("ns3", None, id="ns3"),
         pytest.param("scenarios", None, id="scenarios"),
-        pytest.param("train", {'"restore-serve-v0"': '"websearch-star-v0"'}, id="train, small"),
         *map(whole, ("frameworks", "results", "train", "transport")),
     ],
 )

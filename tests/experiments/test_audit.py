@@ -8,14 +8,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from commands import failure, run
+from small import SMALL, register
 
 from ecn_marl.experiments import audit as au
 from ecn_marl.experiments.datasets import Dataset, record
 from ecn_marl.render.audit_table import audit_plot, audit_table
 
-SCENARIO = "websearch-star-v0"
 VIEW = {"features": "queue,tx_rate,queue~500", "history": 2, "actions": "discrete"}
 SHORT = {"max_steps": 8, **VIEW}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_scenario():
+    register()
 
 
 class Recorder:
@@ -42,16 +47,16 @@ FOUND = {"OAR": 0.5, "HAR": 0.3, "PIF": 0.1, "AA": 0.105, "DAI": 0.0}
 
 
 @pytest.fixture(scope="module")
-def steps(tmp_path_factory) -> Dataset:
+def steps(tmp_path_factory, small_scenario) -> Dataset:
     """Random actions of three episodes."""
     out = tmp_path_factory.mktemp("steps") / "random"
-    return record("random", SCENARIO, out=out, episodes=3, seed=2, **SHORT)
+    return record("random", SMALL, out=out, episodes=3, seed=2, **SHORT)
 
 
 def audited(monkeypatch, found, **options):
     package = Recorder(found)
     monkeypatch.setattr(au, "_package", lambda: package)
-    return au.audit("random", SCENARIO, episodes=3, seed=2, ports=3, **SHORT, **options), package
+    return au.audit("random", SMALL, episodes=3, seed=2, ports=3, **SHORT, **options), package
 
 
 def test_the_package_gets_the_newest_interval_of_the_episodes(monkeypatch, steps):
@@ -99,21 +104,21 @@ def test_what_memory_gains_is_that_of_the_same_episodes(monkeypatch):
 def test_what_cannot_be_audited(monkeypatch):
     monkeypatch.setattr(au, "_package", lambda: Recorder(FOUND))
     with pytest.raises(ValueError, match=r"policy = 'static:secn1' .* one of several settings"):
-        au.audit("static:secn1", SCENARIO, episodes=1)
+        au.audit("static:secn1", SMALL, episodes=1)
     for name in ("ports", "history", "nulls"):
         with pytest.raises(ValueError, match=name):
-            au.audit("random", SCENARIO, episodes=1, **{name: 0})
+            au.audit("random", SMALL, episodes=1, **{name: 0})
 
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "dec_pomdp_diagnostics", None)
-    assert "ecn-marl[audit]" in failure("audit", "random", "--scenario", SCENARIO)
+    assert "ecn-marl[audit]" in failure("audit", "random", "--scenario", SMALL)
 
 
 @pytest.mark.slow
 def test_the_package_finds_nothing_in_random_actions(tmp_path):
     pytest.importorskip("dec_pomdp_diagnostics", reason="extra audit is not installed")
-    result = au.audit("random", SCENARIO, episodes=4, ports=2, nulls=2, **VIEW)
+    result = au.audit("random", "websearch-star-v0", episodes=4, ports=2, nulls=2, **VIEW)
     assert result["label"] == "reactive" and not result["seeds"][0]["OAR"]["above"]
     out = tmp_path / "audit.png"
     args = ("--scenario", "restore-serve-v0", "--episodes", "2", "--ports", "2", "--plot", out)

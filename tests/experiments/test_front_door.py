@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from pathlib import Path
 
+import code_blocks
 import jax
 import numpy as np
 import pytest
@@ -309,6 +311,28 @@ def test_a_run_is_a_policy(trained, evaluated):
     assert evaluated(RUN).summary["scenario"] == TINY, "where it was trained"
     assert (row["name"], row["interval_us"]) == (str(trained.folder), 80.0)
     assert po.resolve(trained).label == "IPPO first"
+
+
+TRAIN_PAGE = Path(__file__).parents[2] / "docs" / "howto" / "train.md"
+PAGE_SMALLER = {
+    '"restore-serve-v0"': f'"{small.SMALL}"',
+    "steps=2_048": "steps=16, rollout=4, minibatches=2, hidden=(4,), eval_every=0",
+}
+"""Of the page on training: the smallest network, one update."""
+
+
+def test_code_of_the_page_on_training_runs_in_a_small_network(tmp_path, monkeypatch):
+    """In this process, which has imported all that is slow to import."""
+    small.register()
+    monkeypatch.chdir(tmp_path)
+    ((language, text),) = code_blocks.blocks(TRAIN_PAGE.read_text())
+    assert language == "python"
+    for whole_text, shorter in PAGE_SMALLER.items():
+        assert whole_text in text
+        text = text.replace(whole_text, shorter)
+    exec(text, {})  # a page of ours
+    assert (tmp_path / "slowdown.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "runs" / "first" / "config.json").is_file()
 
 
 def test_the_command_and_the_function_are_one(statics, tmp_path):

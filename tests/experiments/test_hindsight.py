@@ -40,6 +40,7 @@ def env():
             ),
             slots=32,
             max_steps=20,
+            pfc=False,
         )
     )
 

@@ -36,6 +36,7 @@ SCENARIO = Scenario(
     ),
     slots=32,
     max_steps=20,
+    pfc=False,
     host_groups=(HostGroup("receiver", ("host2",)),),
 )
 SETTINGS = (EcnSetting(5, 10, 1.0), EcnSetting(160, 320, 0.1))

@@ -23,7 +23,7 @@ RECIPE = Recipe(
         "action_options": {"alpha_kb": 20.0},
     },
 )
-OPTIONS = {"max_steps": 40, "load": 0.8}
+OPTIONS = {"max_steps": 40, "load": 0.8, "pfc": False}
 
 
 @pytest.fixture(scope="module")

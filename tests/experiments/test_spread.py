@@ -37,6 +37,7 @@ def scenario() -> Scenario:
         tick_steps=2,
         slots=48,
         max_steps=30,
+        pfc=False,
         objective=parts,
     )
 

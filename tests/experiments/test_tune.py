@@ -71,25 +71,41 @@ def test_costs_are_searched_in_the_scenarios_that_were_asked_for(monkeypatch):
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory, small_scenario):
-    out = tmp_path_factory.mktemp("tune") / "t"
-    return search(), out, tn.tune(search(), out)
+    """One trial, trained; `test_trials_are_trained_with_what_they_drew` has several."""
+    out, one = tmp_path_factory.mktemp("tune") / "t", search(trials=1)
+    return one, out, tn.tune(one, out)
 
 
 def test_result_and_log(done):
     finished, out, result = done
     rows = [json.loads(line) for line in (out / "trials.jsonl").read_text().splitlines()]
     assert rows == result["trials"]
-    assert [row["trial"] for row in rows] == [0, 1]
-    assert [row["settings"] for row in rows] == [
-        json.loads(json.dumps(finished.drawn(i))) for i in range(2)
-    ]
-    assert result["winner"] == min(rows, key=lambda row: row["J"])
+    assert [(row["trial"], row["settings"]) for row in rows] == [(0, finished.drawn(0))]
+    assert result["winner"] == rows[0]
     assert all(row["J"] >= 1.0 and row["seconds"] > 0 for row in rows)
     budget = result["budget"]
-    assert (budget["trials"], budget["steps"], budget["episodes"]) == (2, 16, 2)
-    assert budget["steps_in_all"] == 64
+    assert (budget["trials"], budget["steps"], budget["episodes"]) == (1, 16, 2)
+    assert budget["steps_in_all"] == 32
     assert json.loads((out / "result.json").read_text()) == result
     assert not list((out / "trials").iterdir()), "runs of finished trials are gone"
+
+
+def test_trials_are_trained_with_what_they_drew(tmp_path, monkeypatch):
+    """The one with the lowest J wins."""
+    trained = []
+    monkeypatch.setattr(tn, "train_run", lambda *_, **request: trained.append(request))
+    monkeypatch.setattr(tn, "_score", lambda search, run: (3.0, 1.5, 2.0)[len(trained) - 1])
+    three = search(trials=3)
+    result = tn.tune(three, tmp_path / "t")
+    rows = (tmp_path / "t" / "trials.jsonl").read_text().splitlines()
+    assert [json.loads(row) for row in rows] == result["trials"]
+    for i, (row, request) in enumerate(zip(result["trials"], trained, strict=True)):
+        drawn = three.drawn(i)
+        assert (row["trial"], row["settings"]) == (i, json.loads(json.dumps(drawn)))
+        assert (drawn | SHARED).items() <= request["settings"].items()
+        assert (request["seed"], request["seeds"], request["steps"]) == (2 * i, 2, 16)
+    assert result["winner"] == result["trials"][1] and drawn
+    assert result["budget"]["steps_in_all"] == 3 * 2 * 16
 
 
 def test_finished_trials_are_not_repeated(done, monkeypatch):
@@ -101,7 +117,7 @@ def test_finished_trials_are_not_repeated(done, monkeypatch):
     monkeypatch.setattr(tn, "train_run", never)
     assert tn.tune(finished, out)["trials"] == result["trials"]
     with pytest.raises(AssertionError, match="again"):
-        tn.tune(replace(finished, trials=3), out)  # one more, which is not there
+        tn.tune(replace(finished, trials=2), out)  # one more, which is not there
     with pytest.raises(ValueError, match="another search"):
         tn.tune(replace(finished, steps=24), out)
 
@@ -131,8 +147,9 @@ def test_a_killed_search_goes_on_after_its_last_whole_line(tmp_path, monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_a_killed_search_ends_with_the_same_result(done, tmp_path, monkeypatch):
-    finished, _, result = done
+def test_a_killed_search_ends_with_the_same_result(tmp_path, monkeypatch):
+    finished = search()
+    result = tn.tune(finished, tmp_path / "whole")
     out, scored = tmp_path / "t", tn._score
     calls = []
 
@@ -172,7 +189,7 @@ def test_diverged_trials_are_noted_and_cannot_win(tmp_path, monkeypatch):
 def test_the_winner_is_printed_as_a_recipe(done):
     finished, _, result = done
     winner = tn.winner_recipe(finished, result)
-    assert winner.tuning == Tuning(2, 16, 2, 2, SMALL)
+    assert winner.tuning == Tuning(1, 16, 2, 2, SMALL)
     names = {"LEARNERS": LEARNERS, "Tuning": Tuning, "with_settings": tn.with_settings}
     again = eval("{" + tn.recipe_text("pet", winner) + "}", names)  # the text is ours
     assert again["pet"].settings == {

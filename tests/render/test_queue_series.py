@@ -20,8 +20,6 @@ from ecn_marl.sim.traffic.jobs import FlowSets, Timeline
 class Watched(NamedTuple):
     """Series of an episode; what the environment told meanwhile, and what it was played with."""
 
-    env: Any
-    oracle: Any
     port: str
     series: dict[str, Any]
     recorded: list[Episode]
@@ -37,7 +35,7 @@ def watched() -> Watched:
         for i in (0, 1)
     )
     shape = {"topology": star(3), "traffic": sets, "dt_us": 5.0, "tick_steps": 4, "bins": 0}
-    env = make(Scenario(**shape, slots=8, max_steps=6))
+    env = make(Scenario(**shape, slots=8, max_steps=6, pfc=False))
     params = env.default_params
     kmin = np.float32([[5e3], [1e5]]) * np.ones(env.num_agents, np.float32)
     oracle = PhaseEcn(kmin=kmin, kmax=4 * kmin, pmax=np.ones_like(kmin))
@@ -53,7 +51,7 @@ def watched() -> Watched:
         )
         port, series = queues.queue_series(env, params, controls, seed=3)
     assert [one.label for one in series] == list(controls)
-    return Watched(env, controls["oracle"], port, {one.label: one for one in series}, recorded)
+    return Watched(port, {one.label: one for one in series}, recorded)
 
 
 def test_series_is_the_episode_sampled_every_tick(watched):
@@ -72,18 +70,17 @@ def test_series_is_the_episode_sampled_every_tick(watched):
 
 
 def test_an_oracle_is_recorded_with_the_thresholds_of_the_current_phase(watched):
-    env = watched.env
     lowest = watched.series["oracle"].kmin.reshape(6, -1)
     assert (lowest == lowest[:, :1]).all()
     assert sorted(lowest[:, 0]) == [5e3] * 3 + [1e5] * 3
     assert (np.diff(lowest[:, 0]) != 0).sum() == 1, "one phase after the other"
-    played = record(env, env.default_params, watched.oracle, seed=3)
-    port = list(env.sim.topology.port_names).index(watched.port)
-    np.testing.assert_array_equal(played.info["kmin"][:, port], lowest[:, 0])
 
 
 def test_late_thresholds_are_recorded_when_they_are_in_force():
-    """The last tick of every interval has the queues that the step reports."""
+    """The last tick of every interval has the queues that the step reports.
+
+    `record_queues` is the same program but for flows; `watched` has all of its series.
+    """
     bursts = Incast(load=0.8, n_max=2, flow_kb=2000.0, width=2)
     spec = Scenario(topology=star(3), traffic=(bursts,), slots=16, max_steps=16, pfc=False)
     env = make(spec, telemetry={"action_delay": 1}, decision_delay_us=40.0)
@@ -93,8 +90,5 @@ def test_late_thresholds_are_recorded_when_they_are_in_force():
         return env.action.sample(key, env.num_agents)
 
     whole = record(env, params, drawn, 5)
-    (sampled,) = record_queues(env, params, [drawn], 5)
     assert np.ptp(whole.info["kmin"]) > 0
-    for episode in (whole, sampled):
-        np.testing.assert_array_equal(episode.ticks[:, -1], episode.info["queue"])
-    np.testing.assert_array_equal(sampled.ticks, whole.ticks)
+    np.testing.assert_array_equal(whole.ticks[:, -1], whole.info["queue"])

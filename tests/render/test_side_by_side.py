@@ -31,9 +31,14 @@ def side(label: str, setting: str, **options) -> Side:
 
 
 @pytest.fixture(scope="module")
-def sides():
+def shallow():
+    return side("shallow", "5,60,1")
+
+
+@pytest.fixture(scope="module")
+def sides(shallow):
     """Shallow thresholds, and deep ones that decide half as often."""
-    return side("shallow", "5,60,1"), side("deep", "640,2560,1", interval_us=200.0)
+    return shallow, side("deep", "640,2560,1", interval_us=200.0)
 
 
 @pytest.mark.thorough
@@ -48,8 +53,8 @@ def test_film_shows_both_at_the_same_times(sides):
     assert (left != right).any(-1).mean() > 0.01
 
 
-def test_slowdowns_are_those_of_flows_that_have_finished(sides):
-    side = sides[0]
+def test_slowdowns_are_those_of_flows_that_have_finished(shallow):
+    side = shallow
     port = 0
     flows = FlowPlot(Figure(), (0.1, 0.1, 0.8, 0.8), side, port, 10.0)
     done = [flow for flow in side.episode.flows if flow.end_us is not None]
@@ -68,11 +73,11 @@ def test_slowdowns_are_those_of_flows_that_have_finished(sides):
     np.testing.assert_allclose(returns(side)[-1], side.episode.info["reward"].mean(1).sum())
 
 
-def test_other_episodes_are_refused(sides):
-    shorter = sides[0].episode
+def test_other_episodes_are_refused(shallow):
+    shorter = shallow.episode
     cut = replace(shorter, info={name: x[:6] for name, x in shorter.info.items()})
     with pytest.raises(ValueError, match=r"--beside = 'cut' is not allowed: .*1\.2 ms.*0\.6 ms"):
-        player.content([sides[0], sides[0]._replace(label="cut", episode=cut)], 0, ".gif", 10)
+        player.content([shallow, shallow._replace(label="cut", episode=cut)], 0, ".gif", 10)
 
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")

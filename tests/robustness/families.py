@@ -24,7 +24,7 @@ from ecn_marl.baselines import runs
 from ecn_marl.baselines.training.checkpoint import Checkpoints, read_config, write_json
 from ecn_marl.cli import app
 from ecn_marl.envs.ecn import EcnEnv
-from ecn_marl.envs.parallel import EcnParallelEnv
+from ecn_marl.envs.parallel import PROGRAMS, EcnParallelEnv
 from ecn_marl.envs.scenario import Scenario
 from ecn_marl.errors import EcnMarlError
 from ecn_marl.sim import Incast, star
@@ -90,9 +90,13 @@ def small(**options: Any) -> EcnEnv:
 
 @cache
 def functions(codec: str) -> tuple[EcnEnv, Callable[..., Any], Callable[..., Any]]:
-    """The small environment and its compiled functions; these serve all of its numbers."""
+    """The small environment and its compiled functions; these serve all of its numbers.
+
+    They are those of `EcnParallelEnv`, too.
+    """
     core = small(actions=codec)
-    return core, jax.jit(core.program.reset), jax.jit(core.program.step)
+    reset, step, _ = PROGRAMS.of(core.program)
+    return core, reset, step
 
 
 def check_step(found: Any) -> None:
