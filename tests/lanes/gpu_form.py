@@ -280,4 +280,6 @@ def emulate(
         return Code(lambda: (name, memory * warps))
 
     patch.setattr(mapping, "_for_cpu", build)
+    # A GPU's code is not made by this processor's passes, and they take longer than to run.
+    patch.setattr(native, "OPTIMISE", False)
     return texts

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from xla_and_lanes import raw
+from xla_and_lanes import CHEAP, raw
 
 import ecn_marl
 from ecn_marl import lanes
@@ -59,10 +59,9 @@ def interval() -> tuple[Any, Any, Any]:
     def advance(state: Any) -> Any:
         return sim.interval(state, params, ecn)
 
-    quick = {"xla_backend_optimization_level": 0}
     keys = jax.random.split(jax.random.key(0), ENVS)
-    states = jax.jit(jax.vmap(sim.init, (0, None)), compiler_options=quick)(keys, params)
-    plain = jax.jit(jax.vmap(advance), compiler_options=quick)
+    states = jax.jit(jax.vmap(sim.init, (0, None)), compiler_options=CHEAP)(keys, params)
+    plain = jax.jit(jax.vmap(advance), compiler_options=CHEAP)
     for _ in range(WARM):
         states, _ = plain(states)
     return states, plain(states), jax.jit(lanes.vmap(advance, (0,)))(states)

@@ -30,6 +30,7 @@ from ecn_marl import lanes
 from ecn_marl.lanes import cuda, mapping, trial
 from ecn_marl.lanes.kernel import Launch, planned
 from ecn_marl.lanes.lower import lower, primitives_table
+from ecn_marl.sim import leaf_spine
 from ecn_marl.speed.trial import environments
 from ecn_marl.wrappers import AutoReset
 from tests.lanes import test_lane_networks, test_loop_skipping
@@ -171,13 +172,14 @@ def test_warps_keep_networks_of_every_kind(monkeypatch: pytest.MonkeyPatch, name
     test_lane_networks.test_an_interval_is_that_of_xla(name)
 
 
-ENVS, STEPS = 40, 3
+ENVS, STEPS = 12, 3
 
 
 @pytest.fixture(scope="module")
 def episodes() -> dict[str, Any]:
-    """Steps of websearch-v0 through XLA and through a kernel, from the same states."""
-    env = AutoReset(ecn_marl.make("websearch-v0"))
+    """Short steps on two levels through XLA and through a kernel, from the same states."""
+    short = {"topology": leaf_spine(2, 2, 2), "slots": 32, "interval_us": 20.0}
+    env = AutoReset(ecn_marl.make("websearch-v0", **short))
     params = replace(env.default_params, max_steps=jnp.int32(2))
     quick = {"xla_backend_optimization_level": 0}
     keys = jax.random.split(jax.random.key(0), ENVS)
@@ -236,8 +238,8 @@ def test_a_whole_step_is_one_kernel_without_generic_pointers(episodes: dict[str,
     assert ".target sm_80" in text
     assert ".version 8.0" in text
     spaces = Counter(re.findall(r"^\s*(?:@%p\d+ )?(?:ld|st)\.(\w+)", text, re.MULTILINE))
-    assert spaces["global"] > 1000
-    assert spaces["shared"] > 1000
+    assert spaces["global"] > 500
+    assert spaces["shared"] > 500
     assert set(spaces) <= {"global", "shared", "param", "local"}
     assert "vote.sync.ballot" in text
     assert "shfl.sync.bfly" in text

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from xla_and_lanes import raw
+from xla_and_lanes import CHEAP, raw
 
 import ecn_marl
 from ecn_marl import lanes
@@ -20,9 +20,6 @@ from ecn_marl.wrappers import AutoReset, Lanes
 
 BATCH, WARM = 20, 6
 """Environments, and intervals before they are compared."""
-
-CHEAP = {"xla_backend_optimization_level": 0}
-"""For XLA's programs, which run a few times; lanes keep all passes."""
 
 
 def network(transport: Any, topology: Any = None, **options: Any) -> Simulator:
@@ -107,6 +104,7 @@ def test_an_interval_is_that_of_xla(name: str) -> None:
     np.testing.assert_allclose(same, sent, rtol=1e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_episodes_have_the_same_statistics() -> None:
     """Steps of whole environments, auto-reset included, over more than an episode."""

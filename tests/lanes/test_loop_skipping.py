@@ -84,7 +84,7 @@ STEPS: dict[str, Callable[..., tuple[Any, ...]]] = {
 }
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(
     st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=6),
     st.sampled_from(["one loop", "two loops", "two loops and after", "no loop"]),

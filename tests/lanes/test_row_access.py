@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from xla_and_lanes import check
+from xla_and_lanes import CHEAP, check
+
+from ecn_marl import lanes
 
 ROWS, WIDTH, BATCH = 40, 6, 16
 """More rows than are compared one by one (`register_sums.DENSE`)."""
@@ -41,8 +44,16 @@ def test_rows_are_those_of_xla(mode, dtype):
         return before, after, after.at[at].get(mode="clip") + row
 
     rows = -1 - jnp.arange(BATCH * WIDTH).reshape(BATCH, WIDTH).astype(dtype)
+    axes, log = (0, 0, 0), histories(dtype)
+    expected, found = (
+        jax.jit(jax.vmap(program, axes), compiler_options=CHEAP),
+        jax.jit(lanes.vmap(program, axes)),
+    )
     for place in PLACES.values():
-        check(program, (0, 0, 0), histories(dtype), jnp.asarray(place, jnp.int32), rows)
+        at = jnp.asarray(place, jnp.int32)
+        for a, b in zip(expected(log, at, rows), found(log, at, rows), strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(b, a)
 
 
 def test_rows_of_a_batch_that_does_not_fill_its_vector():

@@ -15,19 +15,20 @@ from ecn_marl.lanes import native
 
 CHECKED = (
     "test_types.py::test_another_type_is_refused",
-    "test_operations.py",
     "test_programs.py::test_loops",
     "test_programs.py::test_data_dependent_positions",
     "test_loop_skipping.py::test_idle_elements_are_passed_over",
-    "test_gpu_form.py::test_warps_go_through_large_batches",
+    "test_products.py::test_gpus_compute_the_same_products",
 )
-"""What is run with checks: every operation, loops, positions, idle elements, a kernel."""
+"""What is run with checks: loops, positions, idle elements, products in a kernel."""
 
 THOROUGH = (
+    "test_operations.py",
     "test_products.py",
+    "test_gpu_form.py::test_warps_go_through_large_batches",
     "test_gpu_form.py::test_a_whole_step_is_one_kernel_without_generic_pointers",
 )
-"""And: products, a whole environment."""
+"""And: every operation, products, a kernel of many warps, a whole environment."""
 
 
 @pytest.mark.parametrize("tests", [CHECKED, pytest.param(THOROUGH, marks=pytest.mark.thorough)])

@@ -10,6 +10,9 @@ import numpy as np
 
 from ecn_marl import lanes
 
+CHEAP = {"xla_backend_optimization_level": 0}
+"""For XLA's programs, which run once or a few times; lanes keep all passes."""
+
 
 def raw(x: Any) -> np.ndarray:
     """Numbers of an array; words of keys."""
@@ -20,7 +23,7 @@ def raw(x: Any) -> np.ndarray:
 
 def both(fun: Callable[..., Any], axes: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
     """Leaves of the results of `jax.vmap` and of lanes."""
-    expected = jax.jit(jax.vmap(fun, axes))(*args)
+    expected = jax.jit(jax.vmap(fun, axes), compiler_options=CHEAP)(*args)
     found = jax.jit(lanes.vmap(fun, axes))(*args)
     assert jax.tree.structure(expected) == jax.tree.structure(found)
     return [raw(x) for x in jax.tree.leaves(expected)], [raw(x) for x in jax.tree.leaves(found)]

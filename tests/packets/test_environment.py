@@ -31,6 +31,12 @@ def small(backend="packets", **options):
     return ecn_marl.make(SCENARIO, backend=backend, **given)
 
 
+def functions(env):
+    """Reset, step and metrics; those of the fluid compiled."""
+    found = env.reset, env.step_ecn, env.episode_metrics
+    return found if env.sim.on_host else tuple(map(jax.jit, found))
+
+
 @pytest.fixture(scope="module")
 def episodes():
     """Infos `[6, A]` and last state of an episode under the same seed, by backend."""
@@ -38,12 +44,13 @@ def episodes():
     for backend in ("fluid", "packets"):
         env = small(backend)
         params, rows = env.default_params, []
-        obs, state = env.reset(jax.random.key(3), params)
-        step = env.step_ecn if backend == "packets" else jax.jit(env.step_ecn)
+        reset, step, last = functions(env)
+        obs, state = reset(jax.random.key(3), params)
+        ecn = env.static_ecn("20,80,0.5", params)
         for _ in range(6):
-            obs, state, *_, info = step(KEY, state, env.static_ecn("20,80,0.5", params), params)
+            obs, state, *_, info = step(KEY, state, ecn, params)
             rows.append(info)
-        metrics = env.episode_metrics(state, params)
+        metrics = last(state, params)
         infos = {name: np.array([row[name] for row in rows]) for name in rows[0]}
         runs[backend] = infos, metrics, np.asarray(obs)
     return runs
@@ -104,11 +111,12 @@ def test_evaluation_runs_the_episodes_one_by_one():
 def after_four(env):
     """Metrics after four intervals under SECN1."""
     params = env.default_params
-    _, state = env.reset(jax.random.key(0), params)
-    step = env.step_ecn if env.sim.on_host else jax.jit(env.step_ecn)
+    reset, step, last = functions(env)
+    _, state = reset(jax.random.key(0), params)
+    ecn = env.static_ecn("secn1", params)
     for _ in range(4):
-        _, state, *_ = step(KEY, state, env.static_ecn("secn1", params), params)
-    return {name: np.asarray(x) for name, x in env.episode_metrics(state, params).items()}
+        _, state, *_ = step(KEY, state, ecn, params)
+    return {name: np.asarray(x) for name, x in last(state, params).items()}
 
 
 def closed_loop(backend):

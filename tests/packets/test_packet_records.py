@@ -54,6 +54,7 @@ def test_hpcc_and_timely_hold_the_recorded_queues(profile, n, monkeypatch):
     assert used == pytest.approx(100 * float(row["util_20_40"]), abs=0.3)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_fabrics_completion_times_are_those_recorded(monkeypatch):
     """FbHdp at 30 % load: mean of every size class within the spread of coins and 3 %."""

@@ -32,13 +32,20 @@ class Event:
 
 @cache
 def programs(source: Any) -> tuple[Any, ...]:
-    """Compiled methods of a source."""
+    """A source's compiled start, its first offer, and a tick: what is taken, what has finished."""
     nic = jnp.asarray(NIC)
+
+    def settle(s, p, w):
+        s = source.finished(s, p, nic, w, TICK)
+        return s, source.offer(s, p, nic)
+
+    def turn(s, p, n, w):
+        return settle(source.advance(s, p, nic, n, TICK), p, w)
+
     return (
         jax.jit(lambda key, p: source.init(key, p, nic, jnp.uint32(0))),
-        jax.jit(lambda s, p: source.offer(s, p, nic)),
-        jax.jit(lambda s, p, n: source.advance(s, p, nic, n, TICK)),
-        jax.jit(lambda s, p, w: source.finished(s, p, nic, w, TICK)),
+        jax.jit(settle),
+        jax.jit(turn),
     )
 
 
@@ -51,14 +58,14 @@ def drive(source, params, ticks, times, room=1000, seed=0, begin=lambda state: s
         Flows in the order of their admission (those in progress have no end: infinity), the state,
         and the number of flows that had to wait for room.
     """
-    init, offer, advance, finished = programs(source)
+    init, settle, turn = programs(source)
     n, events, waited = source.n_tickets, [], 0
     state = begin(init(jax.random.key(seed), params))
     nothing = Finished(np.zeros(n, bool), np.zeros(n, np.float32))
-    state = finished(state, params, nothing)
+    state, offer = settle(state, params, nothing)
     flying: dict[int, Event] = {}
     for tick in range(ticks):
-        now, offered = tick * TICK, jax.device_get(offer(state, params))
+        now, offered = tick * TICK, jax.device_get(offer)
         due = [i for i in range(len(offered.src)) if offered.valid[i] and offered.start[i] < TICK]
         taken = due[: max(room - len(flying), 0)]
         for i in taken:
@@ -70,13 +77,12 @@ def drive(source, params, ticks, times, room=1000, seed=0, begin=lambda state: s
             event.end = max(start, now) + times(event)
             flying[ticket] = event
             events.append(event)
-        state = advance(state, params, np.int32(len(taken)))
         done, ago = np.zeros(n, bool), np.zeros(n, np.float32)
         for ticket, event in list(flying.items()):
             if event.end <= now + TICK:
                 done[ticket], ago[ticket] = True, now + TICK - event.end
                 del flying[ticket]
-        state = finished(state, params, Finished(done, ago))
+        state, offer = turn(state, params, np.int32(len(taken)), Finished(done, ago))
     for event in flying.values():
         event.end = np.inf
     return events, state, waited

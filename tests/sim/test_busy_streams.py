@@ -39,7 +39,7 @@ def test_ranks_are_the_places_of_the_cyclic_order(n):
 def test_senders_are_drawn_anew_within_their_limits():
     source = streams()
     params = source.default_params()
-    active = jax.vmap(lambda k: source.active(params, jnp.uint32(5), k))
+    active = jax.jit(jax.vmap(lambda k: source.active(params, jnp.uint32(5), k)))
     sending = np.asarray(active(jnp.arange(400))).reshape(400, 6, 3)
     senders, flows = sending.any(2).sum(1), sending.sum(2)
     assert set(senders[::2]) == {1} and set(flows[::2].ravel()) == {0, 1}

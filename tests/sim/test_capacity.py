@@ -33,7 +33,7 @@ PACKET_US = 8.0 * (PAYLOAD + HEADER) / 1e3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", tiers(PROGRAMS, "star, 2 µs", "fat-tree, windows"))
+@pytest.mark.parametrize("name", tiers(PROGRAMS, "star, 2 µs"))
 @given(data=st.data())
 def test_no_set_of_flows_is_ahead_of_a_link_by_a_packet(name, data):
     network, _, dt_us, *_ = program = PROGRAMS[name]

@@ -24,6 +24,7 @@ from netcases import (
     start,
 )
 from roundoff import U64, U
+from tiers import tiers
 
 from ecn_marl.sim.metrics import counted
 from ecn_marl.sim.traffic.sizes import CHUNK, SIZE_CLASSES, SLOWDOWN_UNIT
@@ -107,9 +108,9 @@ def test_same_seed_same_bits():
     assert (first.stats.queue_mean != other.stats.queue_mean).any()
 
 
-def test_a_batch_gives_the_bits_of_single_runs():
+@pytest.mark.parametrize("name", tiers(("star, drops", "leaf-spine, PFC"), "leaf-spine, PFC"))
+def test_a_batch_gives_the_bits_of_single_runs(name):
     """Different seeds, parameters and thresholds side by side."""
-    name = "star, drops"
     sim, seeds = RANDOM[name], range(4)
     cases = [random_params(sim, np.random.default_rng(seed)) for seed in seeds]
     params, ecn = jax.tree.map(lambda *x: np.stack(x), *cases)

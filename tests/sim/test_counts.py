@@ -180,7 +180,7 @@ def test_counts_are_those_of_a_recount(name: str, rows: Any) -> None:
         np.testing.assert_array_equal(stats.n_senders[i], sources)
 
 
-@pytest.mark.parametrize("name", tiers(NETWORKS, "few slots", "two levels"))
+@pytest.mark.parametrize("name", tiers(NETWORKS, "few slots"))
 @settings(max_examples=8)
 @given(rows=flow_lists)
 def test_flows_begin_once_and_bytes_add_up(name: str, rows: Any) -> None:

@@ -40,14 +40,15 @@ def run(sim, params):
     n = sim.topology.n_ports
     ecn = Ecn(jnp.full((n,), 5e3), jnp.full((n,), 2e5), jnp.full((n,), 0.01))
     state, stats = program(sim)(start(sim)(jax.random.key(1), params), params, ecn)
-    plan, net = params.traffic[0], jax.tree.map(jnp.asarray, params.net)
+    return state, stats, paths_of(params.traffic[0], params.net, state.seed)
+
+
+@jax.jit
+def paths_of(plan, net, seed):
+    """The paths of a flow list."""
     source = Schedule(1.0, netcases.ROWS)
     offer = source.offer(source.init(jax.random.key(0), plan, net.nic_rate), plan, net.nic_rate)
-    return (
-        state,
-        stats,
-        find_paths(net, offer, hash_bits(state.seed, jnp.arange(netcases.ROWS), 17)),
-    )
+    return find_paths(net, offer, hash_bits(seed, jnp.arange(netcases.ROWS), 17))
 
 
 def test_only_ports_on_the_way_account_for_a_flow():

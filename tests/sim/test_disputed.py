@@ -151,11 +151,8 @@ def burst(kind, mib):
 @cache
 def lone(ideal):
     """Slowdown of lone flows of 1 KB, 10 KB, 100 KB and 1 MB."""
-    found = []
-    for size in (1000, 10_000, 100_000, 1_000_000):
-        result = run("fluid", flows((1, 0, size, 0.0)), star(5), ideal=ideal, duration_ms=40.0)
-        found.append(result.slowdown[0])
-    return found
+    rows = [(1, 0, 10 ** (3 + i), i * 1e6) for i in range(4)]
+    return run("fluid", flows(*rows), star(5), ideal=ideal, duration_ms=40.0).slowdown
 
 
 @pytest.mark.thorough
@@ -238,9 +235,8 @@ def test_a_large_buffer_delays_pauses_not_bytes():
     """Without marks 4 MB take the link's time for them, however often senders are paused."""
     wire_ms = 4 * 1000 * PACKET / CAPACITY / 1e3
     for kind in RUNS:
-        pauses = [burst(kind, mib)[0] for mib in (0.5, 2.0, 32.0)]
-        assert pauses[0] > 0 and pauses[-1] == 0
-        for mib in (0.5, 2.0, 32.0):
+        assert burst(kind, 0.5)[0] > 0 and burst(kind, 32.0)[0] == 0
+        for mib in (0.5, 32.0):
             assert burst(kind, mib)[1] == pytest.approx(wire_ms, rel=0.01)
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from netcases import (
     OFF,
     ROWS,
-    SPINE,
     Run,
     alone_us,
     balance,
@@ -24,6 +23,7 @@ from netcases import (
     start,
     wire,
 )
+from tiers import tiers
 
 from ecn_marl.sim import (
     Link,
@@ -51,6 +51,8 @@ FOUR = network(leaf_spine(2, 4, 4, uplink_gbps=25.0), failures=True)
 flows share a path."""
 
 TWO = network(leaf_spine(2, 2, 2), failures=True)
+WITH_SPINES = {2: TWO, 4: FOUR}
+SPINES = pytest.mark.parametrize("n_spines", tiers(WITH_SPINES, 4))
 
 
 def number(sim, *names):
@@ -115,21 +117,22 @@ def test_flows_on_living_paths_stay():
     assert new[1] != 1
 
 
-def test_new_flows_avoid_dead_links_and_use_repaired_ones():
-    """With 2 and with 4 spines; the given path is taken if it works."""
-    for sim, far_host in ((TWO, 2), (FOUR, 4)):
-        n_spines = far_host
-        rows = [(0, far_host, 1000, 100.0 + i) for i in range(10)]
-        rows += [(0, far_host, 1000, 900.0 + i) for i in range(10)]
-        dead = number(sim, "leaf0->spine1")
-        r = run(sim, rows, 20, [1] * 20, dead, 0, 500)
-        crossed = np.asarray(r.stats.tx_bytes)[
-            :, number(sim, *(f"leaf0->spine{s}" for s in range(n_spines)))
-        ]
-        assert (crossed[:5, 1] == 0).all()
-        assert crossed[:5].sum() == pytest.approx(10 * 1048)
-        assert crossed[5:, 1].sum() == pytest.approx(10 * 1048)
-        np.testing.assert_array_equal(r.totals.finished, [20, 0, 0])
+@SPINES
+def test_new_flows_avoid_dead_links_and_use_repaired_ones(n_spines):
+    """The given path is taken if it works."""
+    sim = WITH_SPINES[n_spines]
+    far_host = n_spines
+    rows = [(0, far_host, 1000, 100.0 + i) for i in range(10)]
+    rows += [(0, far_host, 1000, 900.0 + i) for i in range(10)]
+    dead = number(sim, "leaf0->spine1")
+    r = run(sim, rows, 20, [1] * 20, dead, 0, 500)
+    crossed = np.asarray(r.stats.tx_bytes)[
+        :, number(sim, *(f"leaf0->spine{s}" for s in range(n_spines)))
+    ]
+    assert (crossed[:5, 1] == 0).all()
+    assert crossed[:5].sum() == pytest.approx(10 * 1048)
+    assert crossed[5:, 1].sum() == pytest.approx(10 * 1048)
+    np.testing.assert_array_equal(r.totals.finished, [20, 0, 0])
 
 
 def test_a_new_hash_spreads_evenly_over_living_paths():
@@ -152,7 +155,7 @@ def test_a_new_hash_spreads_evenly_over_living_paths():
         valid=zero == 0,
     )
     bits = jax.random.bits(jax.random.key(2), (n,), jnp.uint32)
-    paths = find_paths(net, offer, bits, up)
+    paths = jax.jit(find_paths)(net, offer, bits, up)
     names = np.array([*FOUR.topology.port_names, "none"])
     forth, back = names[np.asarray(paths.forward)[:, 0]], names[np.asarray(paths.back)[:, 0]]
     for way, allowed in ((forth, (0, 3)), (back, (1, 2, 3))):
@@ -191,9 +194,10 @@ def test_bytes_in_flight_are_lost_and_sent_again():
     assert np.nanmax(done.fct) == pytest.approx(last + tail, rel=0.01)
 
 
-@pytest.mark.parametrize("sim", [TWO, FOUR], ids=["2 spines", "4 spines"])
-def test_a_flow_without_a_path_waits_for_a_repair(sim):
+@SPINES
+def test_a_flow_without_a_path_waits_for_a_repair(n_spines):
     """All uplinks down for 700 µs: it ends that much later; flows within a leaf do not."""
+    sim = WITH_SPINES[n_spines]
     size, last_host = 1_000_000, sim.topology.n_hosts - 1
     rows = [(0, last_host, size, 0.0), (1, 0, 10_000, 400.0), (1, last_host, 1000, 500.0)]
     ups = sim.topology.ports_of_kind("leaf-up")
@@ -243,8 +247,9 @@ def test_a_last_byte_in_a_dead_queue_is_sent_again():
 
 def test_links_that_hold_change_nothing():
     """Failures allowed, none happens: the same bits."""
-    rows = [(h % 2, 2, 150_000, 3.3 * h) for h in range(8)]
-    a, b = (simulate(x, rows, 10, ecn=(5, 50, 0.2)) for x in (SPINE, TWO))
+    rows = [(h % 2, 4, 150_000, 3.3 * h) for h in range(8)]
+    never = replace(FOUR, failures=False)
+    a, b = (simulate(x, rows, 10, ecn=(5, 50, 0.2)) for x in (never, FOUR))
     assert np.asarray(a.stats.marked_bytes).sum() > 0
     for x, y in zip(
         jax.tree.leaves((a.state, a.stats)), jax.tree.leaves((b.state, b.stats)), strict=True

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from netcases import RANDOM, STAR, STAR_DROPS, Run, network, simulate, start, with_net
+from netcases import RANDOM, STAR, Run, network, simulate, start, with_net
 from tiers import tiers
 
 from ecn_marl import lanes
@@ -76,20 +76,21 @@ def test_slots():
     assert names(simulate(STAR, [(1, 0, 50_000, 2.0)] * 16, 10)) == ()
 
 
-@pytest.mark.parametrize(("width", "expected"), [(3, ("width",)), (4, ())])
-def test_width(width, expected):
-    """Four flows at the end of a tick, slots enough: with a width of three, one waits."""
-    sim = replace(STAR, traffic=(Schedule(1.0, width),))
-    run = simulate(sim, [(1, 0, 5_000, 4.0)] * 4, 10)
+FOUR_WIDE = replace(STAR, traffic=(Schedule(1.0, 4),))
+
+
+@pytest.mark.parametrize(("flows", "expected"), [(5, ("width",)), (4, ())])
+def test_width(flows, expected):
+    """Flows at the end of a tick, slots enough: with a width of four, one of five waits."""
+    run = simulate(FOUR_WIDE, [(1, 0, 5_000, 4.0)] * flows, 10)
     assert names(run) == expected
     assert int(run.totals.deferred) == (1 if expected else 0)
 
 
 def test_a_burst_that_exactly_fits_is_no_overflow():
     """Four flows in every tick, a width of four: every offer is taken whole, and nothing waits."""
-    sim = replace(STAR, traffic=(Schedule(1.0, 4),))
     rows = [(s, 0, 1_000, start_us) for start_us in (1.0, 7.0, 12.0, 99.9) for s in (1, 2, 3, 4)]
-    run = simulate(sim, rows, 10)
+    run = simulate(FOUR_WIDE, rows, 10)
     assert int(run.totals.finished.sum()) == 16
     assert names(run) == ()
 
@@ -126,40 +127,52 @@ def test_more_memory_is_the_cure(transport):
     assert names(simulate(sim, LONG, 10, **SLOW)) == ()
 
 
-@pytest.mark.parametrize(
-    ("memory_us", "expected"), tiers(((64.0, ("memory",)), (2048.0, ())), (64.0, ("memory",)))
-)
-def test_memory_of_losses(memory_us, expected):
-    """A loss behind a deep queue is heard of after it: its notice is cut before other ACKs are."""
-    lossy = (TrafficClass("tcp", parse_transport("reno:rfc5681"), lossless=False),)
-    sim = Simulator(
-        star(4),
-        (Schedule(1.0, 24),),
-        classes=lossy,
-        slots=16,
-        scheduled=24,
-        memory_us=memory_us,
-    )
-    rows = [(1, 0, 10**7, 0.0), (2, 0, 10**7, 0.0), (3, 0, 10**7, 0.0)]
-    run = simulate(sim, rows, 40, buffer=6e5)
+LOSSY = replace(STAR, transport=parse_transport("reno:rfc5681"), pfc=False, memory_us=64.0)
+
+
+def lossy(sim, buffer):
+    """Three flows that share a port whose full buffer drops; drops without PFC are no overflow."""
+    run = simulate(sim, [(s, 0, 10**7, 0.0) for s in (1, 2, 3)], 40, buffer=buffer)
     assert run.dropped() > 0
+    assert float(run.totals.spilled) == 0.0
+    return run
+
+
+@pytest.mark.parametrize(("buffer", "expected"), [(3e5, ("memory",)), (6e4, ())])
+def test_memory_of_losses(buffer, expected):
+    """A loss behind a deep queue is heard of after it: its notice is cut before other ACKs are."""
+    run = lossy(LOSSY, buffer)
     assert names(run) == expected
     assert (counted(run.totals.late_feedback, CHUNK) > 0) == bool(expected)
+
+
+@pytest.mark.thorough
+def test_more_memory_of_losses_is_the_cure():
+    """Also in a lossy class."""
+    tcp = (TrafficClass("tcp", LOSSY.transport, lossless=False),)
+    in_a_class = replace(LOSSY, pfc=True, transport=Dcqcn(), classes=tcp)
+    for sim in (LOSSY, in_a_class):
+        assert names(lossy(sim, 3e5)) == ("memory",)
+        assert names(lossy(replace(sim, memory_us=2048.0), 3e5)) == ()
 
 
 FAR = {"jitter_us": 900.0}
 
 
-@pytest.mark.slow
+def test_marks():
+    """Feedback beyond the 640 substeps of the CNPs' delay line: jitter, and a long way."""
+    sim, rows = replace(STAR, jitter_us=500.0), [(s, 0, 10**7, 0.0) for s in (1, 2, 3)]
+    assert names(simulate(sim, rows, 10, ecn=MARK_ALL, **SLOW)) == ("marks",)
+    assert names(simulate(sim, rows, 10, ecn=MARK_ALL)) == ()
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "cure",
-    [
-        network(star(9), 5.0, **FAR),
-        pytest.param(replace(STAR, jitter_us=400.0), marks=pytest.mark.thorough),
-    ],
+    [network(star(9), 5.0, **FAR), replace(STAR, jitter_us=400.0)],
     ids=["longer substeps", "less jitter"],
 )
-def test_marks(cure):
+def test_cures_of_marks(cure):
     """Jitter beyond the 640 substeps of the CNPs' delay line; longer substeps reach further."""
     rows = [(s, 0, 10**7, 0.0) for s in (1, 2, 3)]
     assert names(simulate(replace(STAR, **FAR), rows, 10, ecn=MARK_ALL)) == ("marks",)
@@ -206,13 +219,6 @@ def test_buffers():
     ample = simulate(STAR, INCAST, 10)
     assert names(ample) == ()
     assert float(ample.totals.spilled) == ample.dropped() == 0.0
-
-
-def test_drops_without_pfc_are_no_overflow():
-    run = simulate(STAR_DROPS, INCAST, 10, buffer=1.5e5)
-    assert run.dropped() > 0
-    assert names(run) == ()
-    assert float(run.totals.spilled) == 0.0
 
 
 def test_counters():

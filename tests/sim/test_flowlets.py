@@ -29,10 +29,11 @@ def slow(balancing, **options):
     """Two leaves of two hosts, two spines, everything at 0.1 Gb/s; senders at a constant rate."""
     return Simulator(
         leaf_spine(2, 2, 2, gbps=0.1, uplink_gbps=0.1),
-        (Schedule(5.0, 24),),
+        (Schedule(10.0, 24),),
         RateAgent(),
-        dt_us=5.0,
+        dt_us=10.0,
         tick_steps=2,
+        interval_steps=50,
         slots=8,
         scheduled=24,
         load_balancing=balancing,
@@ -107,7 +108,7 @@ def test_a_link_that_fails():
     """Flowlets keep to the living uplink; what the dead one held is sent again."""
     up, dead = ports(FLOWLETS)
     fail, repair = np.full((2, FLOWLETS.topology.n_ports), NEVER, np.int32)
-    fail[dead], repair[dead] = 2000, 3200  # 10 to 16 ms
+    fail[dead], repair[dead] = 1000, 1600  # 10 to 16 ms
     run = constant(1.0, 5, 160, fail_step=fail, repair_step=repair)
     sent = np.asarray(run.stats.tx_bytes)
     assert (sent[21:31, dead] == 0).all()

@@ -71,7 +71,7 @@ SMALL = Graph(random_nodes(0), width=NODES)
 
 
 @given(seed=st.integers(0, 10_000), pause=st.sampled_from([0.0, 5.0, 90.0]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_every_flow_begins_when_the_last_of_those_before_it_has_finished(seed, pause):
     """Steps of random graphs, each flow once per step, at its time; and the steps' times."""
     nodes, rng = random_nodes(seed), np.random.default_rng(seed)
@@ -119,7 +119,7 @@ JITTERED = Graph(
 
 
 @given(seed=st.integers(0, 10_000))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_jitter_draws_pauses_and_sizes_for_each_step(seed):
     """Within their bounds, one factor for all flows of a step, another one for the next step."""
     nodes, rng = random_nodes(0, delays=(0.0,)), np.random.default_rng(seed)
@@ -179,7 +179,7 @@ def test_a_stripe_is_dealt_to_its_servers():
 
 
 @given(seed=st.integers(0, 10_000), room=st.integers(1, 4))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_flows_that_find_no_room_wait_in_their_order_and_none_is_lost(seed, room):
     nodes = random_nodes(seed, (0.0,))
     params = graph_params(nodes, 0.0, EDGES)
@@ -327,6 +327,7 @@ def ceil5(end, delay):
     return max(end + delay, np.ceil(end / 5.0 - 1e-5) * 5.0)
 
 
+@pytest.mark.thorough
 def test_a_ring_all_reduce_takes_as_long_as_its_bytes():
     """2 (n - 1) times a chunk, and bytes to the last one; ACKs of the other ring flow beside it."""
     n, size = RING, 4_000_000

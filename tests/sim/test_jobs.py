@@ -151,7 +151,7 @@ class PreciseSets(FlowSets):
 
 
 @given(seed=st.integers(0, 1000), shift=st.integers(0, 2), block=st.integers(1, 40))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_a_source_that_is_not_served_loses_nothing_and_moves_no_start(seed, shift, block):
     """Taking nothing for a while, then all: the same flows with the same starts, in float64.
 

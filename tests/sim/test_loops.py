@@ -43,7 +43,7 @@ LOOP = ClosedLoop((0, 1, 2), (2, 3, 4), depth=2, request=(0.1, 1.0), response=64
     think=st.sampled_from([0.0, 5.0, 200.0]),
     share=st.sampled_from([0.0, 0.4, 1.0]),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_requests_and_responses_take_turns_at_their_times(seed, service, think, share):
     """Every place of a client: request, service, response, think time, request, ..."""
     rng = np.random.default_rng(seed)
@@ -203,12 +203,6 @@ def test_too_few_slots_are_counted_and_nothing_is_lost():
     traffic = jax.tree.map(lambda x: np.stack([x] * 3), params.traffic)
     keys = jax.random.split(jax.random.key(1), 3)
     states = jax.device_get(run(CROWDED, params, 100)(keys, traffic))
-    roomy = replace(CROWDED, slots=STORAGE.n_tickets)
-    ample = jax.device_get(run(roomy, params, 100)(keys, traffic))
-    assert (ample.totals.deferred == 0).all(), "one slot per operation is enough on a star"
-    assert (
-        source_metrics(CROWDED, states)[0]["iops"] < source_metrics(roomy, ample)[0]["iops"]
-    ).all()
     for i in range(3):
         state = jax.tree.map(lambda x, i=i: x[i], states)
         totals, source = state.totals, state.traffic[0]
@@ -225,6 +219,22 @@ def test_too_few_slots_are_counted_and_nothing_is_lost():
         turns = 2 * source.number + source.answer
         assert turns.sum() == totals.finished.sum()
         assert turns.max() - turns.min() < 0.3 * turns.mean(), "all have their turn"
+
+
+@pytest.mark.thorough
+def test_a_slot_for_every_operation_is_enough_on_a_star():
+    """And operations are faster than with too few."""
+    params = CROWDED.default_params()
+    traffic = jax.tree.map(lambda x: np.stack([x] * 3), params.traffic)
+    keys = jax.random.split(jax.random.key(1), 3)
+    roomy = replace(CROWDED, slots=STORAGE.n_tickets)
+    short, ample = (
+        jax.device_get(run(sim, params, 100)(keys, traffic)) for sim in (CROWDED, roomy)
+    )
+    assert (ample.totals.deferred == 0).all()
+    assert (
+        source_metrics(CROWDED, short)[0]["iops"] < source_metrics(roomy, ample)[0]["iops"]
+    ).all()
 
 
 MIXED = (

@@ -23,8 +23,12 @@ HOSTS = 12
 GROUPS = ((0, 2, 3), (4, 9, 10, 11))
 
 
-@given(seed=st.integers(0, 2**32 - 1), order=st.permutations(range(HOSTS)), cut=st.integers(2, 9))
-@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    order=st.permutations(range(HOSTS)),
+    cut=st.sampled_from([2, 5, 9]),
+)
+@settings(max_examples=40, deadline=None)
 def test_hosts_change_places_within_their_groups_only(seed, order, cut):
     groups = (tuple(order[:cut]), tuple(order[cut : cut + 2]))
     places = np.asarray(draw_places(jnp.uint32(seed), groups, HOSTS))
@@ -36,7 +40,7 @@ def test_hosts_change_places_within_their_groups_only(seed, order, cut):
 
 def test_all_orders_are_equally_likely():
     seeds = jax.random.bits(jax.random.key(0), (6000,), jnp.uint32)
-    places = np.asarray(jax.vmap(lambda seed: draw_places(seed, GROUPS, HOSTS))(seeds))
+    places = np.asarray(jax.jit(jax.vmap(lambda seed: draw_places(seed, GROUPS, HOSTS)))(seeds))
     seen = Counter(map(tuple, places[:, list(GROUPS[0])].tolist()))
     assert set(seen) == set(permutations(GROUPS[0]))
     # 1000 are expected of each; four standard deviations are 115.
@@ -61,10 +65,10 @@ def test_flows_go_between_the_places_of_their_hosts(packets):
     )
     sim = packet_simulator(placed) if packets else placed
     params = sim.default_params()
-    state = sim.init(jax.random.key(3), params)
+    init, step = (f if packets else jax.jit(f) for f in (sim.init, sim.interval))
+    state = init(jax.random.key(3), params)
     places = np.asarray(state.places)
     assert (places != np.arange(HOSTS)).any()
-    step = sim.interval if packets else jax.jit(sim.interval)
     state, _ = step(state, params, scaled_ecn(params.net, 5.0, 200.0, 0.01))
     log = sim.finished(state)
     n = int(log.count)
@@ -79,12 +83,14 @@ def test_flows_go_between_the_places_of_their_hosts(packets):
 
 
 def test_every_episode_has_places_of_its_own():
-    env = ecn_marl.make("storage-train-v0", placement=(tuple(range(HOSTS)),))
-    states = [env.reset(jax.random.key(seed), env.default_params)[1] for seed in range(2)]
+    hosts = range(8)
+    env = ecn_marl.make("websearch-star-v0", placement=(tuple(hosts),))
+    reset = jax.jit(env.reset)
+    states = [reset(jax.random.key(seed), env.default_params)[1] for seed in range(2)]
     first, second = (np.asarray(state.sim.places) for state in states)
-    assert sorted(first) == sorted(second) == list(range(HOSTS))
+    assert sorted(first) == sorted(second) == list(hosts)
     assert (first != second).any()
-    assert ecn_marl.make("storage-train-v0").sim.placement == ()
+    assert ecn_marl.make("websearch-star-v0").sim.placement == ()
 
 
 def test_roles_are_not_mixed():

@@ -6,6 +6,7 @@ import ast
 import math
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -91,10 +92,14 @@ def test_every_draw_has_a_stream_with_a_name():
     assert unnamed == []
 
 
+@jax.jit
+def _draws(trials, chance):
+    return binomial(jnp.uint32(11), jnp.arange(trials.size), (21, 22), trials, chance)
+
+
 def draws(n, p, size=400_000):
     """Binomial numbers as float64."""
-    trials, chance = jnp.full(size, n, jnp.float32), jnp.full(size, p, jnp.float32)
-    numbers = binomial(jnp.uint32(11), jnp.arange(size), (21, 22), trials, chance)
+    numbers = _draws(np.full(size, n, np.float32), np.full(size, p, np.float32))
     assert numbers.dtype == jnp.float32
     return np.asarray(numbers, np.float64)
 

@@ -262,6 +262,7 @@ def run():
     return sim, state, sent
 
 
+@pytest.mark.thorough
 def test_every_port_is_used_and_no_byte_is_lost():
     sim, state, sent = run()
     assert (sent > 1e5).all()

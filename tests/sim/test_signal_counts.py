@@ -26,6 +26,7 @@ from ecn_marl.sim import scaled_ecn
 from ecn_marl.sim.metrics import counter_bytes
 
 
+@pytest.mark.thorough
 def test_alone_and_in_a_batch():
     """The same bits under vmap."""
     rows = [(1, 0, 300_000, 0.0), (2, 0, 300_000, 4.0), (0, 1, 200_000, 9.0), (3, 1, 70_000, 20.0)]

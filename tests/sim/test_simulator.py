@@ -55,7 +55,7 @@ ALONE = {
 }
 
 
-@pytest.mark.parametrize("case", tiers(ALONE, *set(ALONE) - {"leaf-spine, dt 5"}))
+@pytest.mark.parametrize("case", tiers(ALONE, "star", "leaf-spine", "one leaf"))
 def test_a_flow_alone_takes_its_ideal_time(case):
     sim, src, dst, hops = ALONE[case]
     rows = one_after_another(src, dst)
@@ -102,7 +102,9 @@ def test_a_gigabyte_is_counted_to_the_byte():
 # --- sharing --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("sim", "near"), [(STAR, 1.0), (STAR_COARSE, 5.0)])
+@pytest.mark.parametrize(
+    ("sim", "near"), [(STAR, 1.0), pytest.param(STAR_COARSE, 5.0, marks=pytest.mark.thorough)]
+)
 def test_two_flows_share_a_port_equally(sim, near):
     """Both last bytes find a queue of the other's size before them."""
     size = 400_000
@@ -207,17 +209,11 @@ def test_a_used_slot_remembers_nothing():
 
 
 def test_counts_per_port():
+    """How many flows cross a port at the end of an interval; `test_counts` has the others."""
     rows = [(1, 0, 10**7, 0.0), (1, 0, 10**7, 0.0), (2, 0, 10**7, 0.0), (2, 3, 50, 10**5)]
-    counted = replace(STAR, counts=("flows_seen", "n_senders", "n_mice", "n_elephants"))
-    run = simulate(counted, rows, 30)
-    for name, want in (("n_flows", 3), ("flows_seen", 3), ("n_senders", 2)):
-        value = np.asarray(getattr(run.stats, name))
-        assert (value[:, 0] == want).all()
-        assert (value[:, 1:] == 0).all()
-    # Host 1 sends two flows at half the rate: 1 MB (and more) after 640 µs, host 2 after 320 µs.
-    big = np.asarray(run.stats.n_elephants)[:, 0]
-    np.testing.assert_array_equal(big[:8], [0, 0, 0, 1, 1, 1, 3, 3])
-    np.testing.assert_array_equal(run.stats.n_mice[:, 0], 3 - big)
+    value = np.asarray(simulate(STAR, rows, 30).stats.n_flows)
+    assert (value[:, 0] == 3).all()
+    assert (value[:, 1:] == 0).all()
 
 
 def test_queue_statistics_of_a_linear_queue():

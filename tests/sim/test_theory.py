@@ -394,6 +394,9 @@ def test_dctcp_sawtooth_tends_to_the_papers_formulas(capacity, rtt, k, n):
 # TIMELY
 
 C10 = 10 * GBPS
+APART = (635.0, 615.0)
+"""Two rates that drift apart."""
+
 STARTS = [(625.0, 625.0), (875.0, 375.0), (1100.0, 150.0), (300.0, 200.0)]
 
 
@@ -428,7 +431,7 @@ def test_patched_timely_queue_grows_with_senders():
 
 def test_plain_timely_never_settles():
     """The queue swings as much after 200 ms as after 50."""
-    run = timely(STARTS[1], False)
+    run = timely(APART, False)
     early, late = run.after(50e3).queue[:12500], run.after(200e3).queue
     assert late.std() > 10e3 and late.min() == 0.0
     assert late.std() == pytest.approx(early.std(), rel=0.1)
@@ -455,8 +458,7 @@ def test_plain_timely_shares_depend_on_the_start():
 
 
 def test_two_timely_flows_drift_apart_and_patched_ones_together():
-    start = (635.0, 615.0)
-    apart = [share(start, False, t, t + 20e3) - 0.5 for t in (0.0, 80e3, 160e3)]
+    apart = [share(APART, False, t, t + 20e3) - 0.5 for t in (0.0, 80e3, 160e3)]
     assert apart[1] > 2 * apart[0] > 0 and apart[2] > 2 * apart[1]
     together = [share((875.0, 375.0), True, t, t + 20e3) - 0.5 for t in (0.0, 80e3, 160e3)]
     assert 0 < together[1] < together[0] / 2 and 0 < together[2] < together[1] / 2
