@@ -123,7 +123,7 @@ def learners_of_jobs() -> str:
 
 
 ELSEWHERE = (
-    *("oracle", "ippo", "mappo", GENERALIST, "rule"),
+    *("oracle", "ippo", "mappo", "ddqn-fct", GENERALIST, "rule"),
     *("static:secn1", "static:secn2", "dynamic:climb", "dynamic:relative"),
 )
 """Columns of the table of AI fabrics in which no policy is far from the best static setting."""
