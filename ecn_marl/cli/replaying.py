@@ -16,6 +16,7 @@ from ecn_marl.cli.terminal import (
     Records,
     Seed,
     check_records,
+    refuse,
     show_json_or_tables,
 )
 from ecn_marl.render.bars import progress
@@ -196,11 +197,11 @@ def replay(
         raise bad_value("--queues", str(queues), "a file other than --out")
     if out_format not in ("csv", "hpcc") or (out_format == "hpcc" and out is None):
         raise bad_value("--format", out_format, "csv, or hpcc with --out FILE")
-    links = not_none(gbps=link_gbps, uplink_gbps=uplink_gbps, delay_us=delay_us)
-    if links and is_file(topology):
-        name, value = next(iter(links.items()))
-        option = {"gbps": "--link-gbps"}.get(name, "--" + name.replace("_", "-"))
-        raise bad_value(option, value, f"no such option beside {topology}, which has links")
+    links = not_none(link_gbps=link_gbps, uplink_gbps=uplink_gbps, delay_us=delay_us)
+    if is_file(topology):
+        refuse(links, links, f"no such option beside {topology}, which gives rates and delays")
+    if "link_gbps" in links:
+        links["gbps"] = links.pop("link_gbps")
     case = read_case(flows, topology, config, **links)
     given = not_none(
         transport=transport,

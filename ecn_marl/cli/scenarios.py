@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ecn_marl.cli.app import app, examples_text
-from ecn_marl.cli.terminal import Json, Seed, show_json_or_tables, show_tables
+from ecn_marl.cli.terminal import Json, Seed, refuse, show_json_or_tables, show_tables
 
 if TYPE_CHECKING:
     from ecn_marl.envs.scenario import Scenario
@@ -42,10 +42,9 @@ def scenarios(
     from ecn_marl._errors import bad_value
 
     if name is not None:
-        if as_json:
-            raise bad_value("--json", True, "no such option with a scenario, which is drawn")
-        if every:
-            raise bad_value("--all", True, "no such option with a scenario, which is drawn")
+        others = {"json": as_json, "all": every}
+        given = {option: value for option, value in others.items() if value}
+        refuse(given, given, "no such option with a scenario, which is drawn")
         _draw_scenario(name, out or Path(f"{name}.png"), seed)
         return
     if out is not None:
