@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import ecn_marl
-from ecn_marl.baselines.exported import Exported, view_of
+from ecn_marl.baselines.exported import exported_controller, view_of
 from ecn_marl.baselines.static import Static
 from ecn_marl.wrappers import AutoReset, Checked, Lanes
 
@@ -17,7 +17,8 @@ def policy():
 
 
 def exported():
-    return Exported(ecn_marl.make("restore-serve-v0", **view_of(policy())), policy(), "mine.npz")
+    env = ecn_marl.make("restore-serve-v0", **view_of(policy()))
+    return exported_controller(env, policy(), "mine.npz")
 
 
 SHOWN = {

@@ -10,7 +10,7 @@ says what is done here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import jax
 from jaxtyping import Array, PyTree
@@ -65,13 +65,15 @@ class CentralACC(DDQN):
         return Central(self, actor, central_view(env))
 
 
+@dataclass(frozen=True)
 class Central(Greedy):
-    """The greedy policy of C-ACC on all ports; one inference makes all their decisions."""
+    """The greedy policy of C-ACC on all ports; one inference makes all their decisions.
 
-    def __init__(self, algorithm: CentralACC, actor: PyTree, view: Tiers) -> None:
-        """Keep the view as well."""
-        super().__init__(algorithm, actor)
-        self.view = view
+    Attributes:
+        view: what the algorithm sees of the ports.
+    """
+
+    view: Tiers
 
     def __call__(self, key: jax.Array, obs: jax.Array) -> Array:
         """Actions of all ports."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import bad_value
 from ecn_marl._files import with_lists
@@ -23,7 +24,7 @@ from ecn_marl.baselines.exporting.files import PRETRAINED, policy_file, read_pol
 from ecn_marl.baselines.exporting.policy import GRU, NORM_EPSILON, Policy
 from ecn_marl.baselines.exporting.rate_policy import RatePolicy
 from ecn_marl.baselines.gnn import MessagePassing, Neighbours
-from ecn_marl.baselines.rl.distributions import head_for
+from ecn_marl.baselines.rl.distributions import Head, head_for
 from ecn_marl.baselines.rl.networks import network_flops
 from ecn_marl.baselines.rl.recurrent import Recurrent, Remembering
 from ecn_marl.envs.agents import check_ports_act
@@ -103,13 +104,16 @@ def exported_controller(
         name: its name in errors.
 
     Raises:
-        ValueError: see `check_fits`.
+        ValueError: see `check_fits`, or messages where agents are not ports.
     """
     if policy.message:
-        return Speaking(env, policy, name)
-    if policy.gru is None:
-        return Exported(env, policy, name)
+        check_ports_act(env, "messages between ports")
     check_fits(env, policy, name)
+    if policy.gru is None:
+        layers, norms = jax.tree.map(jnp.asarray, (list(policy.layers), list(policy.norms)))
+        head, activation = head_for(env.action), policy.header["network"]["activation"]
+        among = _among(env, policy) if policy.message else None
+        return Exported((layers, norms), head, activation, policy.shared, among, name)
     *hidden, units, outputs = (int(w.shape[-1]) for w, _ in policy.layers)
     net = Recurrent(tuple(hidden), units // 3, outputs, normalised=bool(policy.norms))
     params: dict[str, Any] = {
@@ -123,6 +127,14 @@ def exported_controller(
     }
     head = head_for(env.action)
     return Remembering(net, head, {"params": params}, env.num_agents, policy.shared)
+
+
+def _among(env: PortEnvironment, policy: Policy) -> MessagePassing:
+    """The network of a policy whose ports exchange messages, among those of an environment."""
+    *inner, (_, bias) = policy.layers
+    hidden = tuple(int(b.shape[-1]) for _, b in inner[::2])
+    neighbours = Neighbours.of(env.sim.topology)
+    return MessagePassing(hidden, int(bias.shape[-1]), neighbours, policy.message)
 
 
 def check_fits(env: PortEnvironment, policy: Policy, name: str = "policy") -> None:
@@ -160,43 +172,53 @@ def check_fits(env: PortEnvironment, policy: Policy, name: str = "policy") -> No
         raise bad_value(f"activation of {name}", network["activation"], allowed)
 
 
+@dataclass(frozen=True)
 class Exported:
-    """A policy without a memory as a controller, see `exported_controller`."""
+    """A policy without a memory as a controller, see `exported_controller`.
 
-    def __init__(self, env: PortEnvironment, policy: Policy, name: str = "policy") -> None:
-        """Take the network over as constants.
+    Attributes:
+        actor: weights and bias of every layer, and scale and offset of every norm, as `Policy` has
+            them.
+        head: how outputs become actions.
+        activation: name of the activation.
+        shared: whether all ports have the same network.
+        among: the network of a policy whose ports exchange messages, among the neighbours of the
+            environment; None if each port acts alone.
+        name: its name.
+    """
 
-        Args:
-            env: functional environment, made with the options of `view_of`.
-            policy: the policy.
-            name: its name in errors.
-        """
-        check_fits(env, policy, name)
-        self.head = head_for(env.action)
-        self.activation = ACTIVATIONS[policy.header["network"]["activation"]]
-        self.layers = [(jnp.asarray(w), jnp.asarray(b)) for w, b in policy.layers]
-        self.norms = [(jnp.asarray(scale), jnp.asarray(offset)) for scale, offset in policy.norms]
-        self.shared = policy.shared
-        self.name = name
-        widths = [int(w.shape[-1]) for w, _ in self.layers]
-        self.flops = network_flops(widths[:-1], policy.obs_dim, widths[-1])
+    actor: PyTree
+    head: Head
+    activation: str
+    shared: bool
+    among: MessagePassing | None = None
+    name: str = field(default="policy", compare=False)
 
     def __repr__(self) -> str:
         """One line: its name, and the size of its network."""
-        sizes = [w.shape[-2] for w, _ in self.layers] + [self.layers[-1][0].shape[-1]]
-        return f"<Exported {self.name}: layers of {', '.join(map(str, sizes))}>"
+        return f"<Exported {self.name}: layers of {', '.join(map(str, self.widths))}>"
+
+    @property
+    def widths(self) -> list[int]:
+        """Length of an observation, and outputs of every layer."""
+        layers = self.actor[0]
+        return [int(w.shape[-2]) for w, _ in layers] + [int(layers[-1][0].shape[-1])]
 
     def outputs(self, obs: Float[Array, "*b agents obs"]) -> Float[Array, "*b agents outputs"]:
         """Outputs of the network for every port."""
+        layers, norms = self.actor
+        if self.among is not None:
+            params = {f"Dense_{i}": {"kernel": w, "bias": b} for i, (w, b) in enumerate(layers)}
+            return jnp.asarray(self.among.apply({"params": params}, obs))
         x = obs
-        for i, (weight, bias) in enumerate(self.layers):
+        for i, (weight, bias) in enumerate(layers):
             product = x @ weight if self.shared else jnp.einsum("...ai,aio->...ao", x, weight)
             x = product + bias
-            if i < len(self.layers) - 1:
-                if self.norms:
-                    scale, offset = self.norms[i]
+            if i < len(layers) - 1:
+                if norms:
+                    scale, offset = norms[i]
                     x = jax.nn.standardize(x, epsilon=NORM_EPSILON) * scale + offset
-                x = self.activation(x)
+                x = ACTIVATIONS[self.activation](x)
         return x
 
     def __call__(self, key: jax.Array, obs: Float[Array, "*b agents obs"]) -> Array:
@@ -205,39 +227,12 @@ class Exported:
 
     def costs(self) -> dict[str, float]:
         """What a decision costs: one inference."""
-        return {"inferences_per_decision": 1.0, "flops_per_decision": float(self.flops)}
-
-
-class Speaking(Exported):
-    """A policy whose ports exchange messages, among the neighbours of the environment."""
-
-    def __init__(self, env: PortEnvironment, policy: Policy, name: str = "policy") -> None:
-        """Take the network over as constants.
-
-        Args:
-            env: functional environment, made with the options of `view_of`.
-            policy: the policy.
-            name: its name in errors.
-
-        Raises:
-            ValueError: see `check_fits`, or agents that are not ports.
-        """
-        check_ports_act(env, "messages between ports")
-        super().__init__(env, policy, name)
-        *inner, (_, bias) = self.layers
-        hidden = tuple(int(b.shape[-1]) for _, b in inner[::2])
-        neighbours = Neighbours.of(env.sim.topology)
-        self.net = MessagePassing(hidden, int(bias.shape[-1]), neighbours, policy.message)
-        self.params = {
-            "params": {
-                f"Dense_{i}": {"kernel": w, "bias": b} for i, (w, b) in enumerate(self.layers)
-            }
-        }
-        self.flops = self.net.flops(policy.obs_dim)
-
-    def outputs(self, obs: Float[Array, "*b agents obs"]) -> Float[Array, "*b agents outputs"]:
-        """Outputs of the network for every port."""
-        return jnp.asarray(self.net.apply(self.params, obs))
+        first, *others = self.widths
+        if self.among is None:
+            flops = network_flops(others[:-1], first, others[-1])
+        else:
+            flops = self.among.flops(first)
+        return {"inferences_per_decision": 1.0, "flops_per_decision": float(flops)}
 
 
 def _same(options: Mapping[str, object], actions: Mapping[str, object]) -> bool:

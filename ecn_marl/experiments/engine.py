@@ -22,13 +22,8 @@ from jaxtyping import PyTree
 
 from ecn_marl._files import without_nan
 from ecn_marl.baselines.evaluation.cost import decision_us
-from ecn_marl.baselines.evaluation.episodes import (
-    BATCH,
-    Evaluation,
-    fixed_runner,
-    shared_runner,
-)
-from ecn_marl.baselines.evaluation.merit import greedy_controller, greedy_runner
+from ecn_marl.baselines.evaluation.episodes import BATCH, Evaluation, runner
+from ecn_marl.baselines.evaluation.merit import greedy_controller
 from ecn_marl.baselines.evaluation.objective import episode_objective, geometric_means
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.oracle import SEARCHED, labelled
@@ -352,20 +347,18 @@ def _score_rule(scoring: Scoring) -> Scored:
         backend=place.backend,
     )
     env, controller = arena.env(name), arena.controller(name)
-    fixed = getattr(controller, "ecn", None)
     began = time.perf_counter()
     found = controller if name in SEARCHED else None  # none searches again
     evaluation = scoring.evaluate(
         env,
         controller,
         partial(of_arena, arena, name, found),
-        runner=shared_runner(controller, place.windows),
         windows=place.windows,
         progress=lambda done: move(done / len(scoring.keys), "episodes"),
     )
     meta: dict[str, Any] = {"options": place.options}
     if _beside_curves(place, name):
-        meta["curve_level"] = _curve_level(plan, place, env, fixed)
+        meta["curve_level"] = _curve_level(plan, place, env, controller)
     meta["evaluation_seconds"] = time.perf_counter() - began
     settings = resolve(name).settings(arena)
     if settings is not None:
@@ -391,12 +384,12 @@ CURVE_LINES = (PREFIX + "secn1", BASELINE, *ORACLES)
 """Policies that are drawn as lines beside learning curves."""
 
 
-def _curve_level(plan: Comparison, place: Place, env: PortEnvironment, fixed: object) -> float:
-    """J of fixed thresholds on the episodes that checkpoints are evaluated on."""
+def _curve_level(plan: Comparison, place: Place, env: PortEnvironment, controller: Any) -> float:
+    """J of a policy on the episodes that checkpoints are evaluated on."""
     count = plan.eval_episodes
     size = max(count, min(plan.episodes, BATCH))  # the batch of the scores: compiled already
     keys = tuning_keys("checkpoints", 0, count)[np.arange(size) % count]
-    metrics = jax.device_get(fixed_runner(env, place.windows)(fixed, keys))
+    metrics = jax.device_get(runner(env, env.default_params, controller, place.windows)(keys))
     return float(geometric_means(episode_objective(metrics)["J"][:count]))
 
 
@@ -419,7 +412,6 @@ def _score_learner(scoring: Scoring) -> Scored:
         delay_us = measured_delay_us(place.scenario, options, algorithm, actors[0], keys)
         delay_option = {"decision_delay_us": delay_us}
     env = make(place.scenario, backend=place.backend, **options, **delay_option)
-    runner_of = greedy_runner(algorithm, env.default_params, place.windows)
     evaluations: list[Evaluation] = []
     for number, i in enumerate(chosen):
         evaluation = scoring.evaluate(
@@ -427,7 +419,7 @@ def _score_learner(scoring: Scoring) -> Scored:
             greedy_controller(algorithm, actors[i], env),
             partial(_trained, run, i, place.scenario, place.backend, {**options, **delay_option}),
             seed=number,
-            runner=runner_of(actors[i]),
+            windows=place.windows,
         )
         evaluations.append(evaluation)
         move((number + 1) / len(chosen), "seeds")

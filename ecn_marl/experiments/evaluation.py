@@ -22,7 +22,7 @@ from ecn_marl._regimes import REGIMES
 from ecn_marl._tables import check_folder
 from ecn_marl.baselines.evaluation import traces
 from ecn_marl.baselines.evaluation.completion import summarise
-from ecn_marl.baselines.evaluation.episodes import Evaluation, evaluation_keys, shared_runner
+from ecn_marl.baselines.evaluation.episodes import Evaluation, evaluation_keys
 from ecn_marl.baselines.evaluation.statistics import over_seeds
 from ecn_marl.baselines.oracle import BEST
 from ecn_marl.envs.ecn import EcnEnv
@@ -252,9 +252,7 @@ def _evaluate(
         found = controller if isinstance(policy, Searched) else None  # none searches again
         build = partial(of_arena, replace(place, progress=None), policy, found)
         task = Task(policy.name, build, evaluation_keys(seed, episodes))
-        evaluations[policy.name] = run_episodes(
-            pool, task, (env, controller), progress, keep, runner=shared_runner(controller)
-        )
+        evaluations[policy.name] = run_episodes(pool, task, (env, controller), progress, keep)
         more[policy.name] = {"interval_us": env.interval_us}
         if (settings := policy.settings(place)) is not None:
             more[policy.name]["settings"] = settings

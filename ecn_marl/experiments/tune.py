@@ -35,7 +35,7 @@ from ecn_marl._files import write_all
 from ecn_marl._lock import LOCK, locked
 from ecn_marl.baselines.algorithms import ALGORITHMS, algorithm_config
 from ecn_marl.baselines.evaluation.episodes import evaluate
-from ecn_marl.baselines.evaluation.merit import greedy_controller, greedy_runner
+from ecn_marl.baselines.evaluation.merit import greedy_controller
 from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.runs import Session, resume_run, train_run
 from ecn_marl.baselines.trained import run_actors
@@ -351,7 +351,6 @@ def _score(search: Search, run: Path) -> float | None:
     algorithm, actors = run_actors(run, which="latest")
     env = make(search.scenario, **search.make_options)
     params, keys = env.default_params, tuning_keys("trials", 0, search.episodes)
-    runner_of = greedy_runner(algorithm, params)
     logs = []
     for actor in actors:
         evaluation = evaluate(
@@ -361,7 +360,6 @@ def _score(search: Search, run: Path) -> float | None:
             name="trial",
             episodes=search.episodes,
             keys=keys,
-            runner=runner_of(actor),
         )
         value = evaluation.summary()["J"]["value"]
         if value is None:

@@ -16,7 +16,7 @@ from tiers import tiers
 
 import ecn_marl
 from ecn_marl.baselines.evaluation.episodes import evaluate
-from ecn_marl.baselines.exported import Exported, digest, episodes_of, exported_controller, view_of
+from ecn_marl.baselines.exported import digest, episodes_of, exported_controller, view_of
 from ecn_marl.baselines.exporting import files
 from ecn_marl.baselines.exporting.export import export_policy
 from ecn_marl.baselines.exporting.files import read_policy, save_policy
@@ -175,7 +175,7 @@ def test_gives_the_means_of_continuous_actions(shared):
     assert again.action == env.action
     rng = np.random.default_rng(0)
     obs = rng.uniform(size=(env.num_agents, env.obs_dim)).astype(np.float32)
-    action = Exported(again, policy)(jax.random.key(0), jnp.asarray(obs))
+    action = exported_controller(again, policy)(jax.random.key(0), jnp.asarray(obs))
     np.testing.assert_allclose(action, policy(obs), atol=1e-6)
     mean = head.mode(apply_network(net, actor, jnp.asarray(obs), shared))
     np.testing.assert_allclose(action, mean, atol=1e-6)
@@ -233,10 +233,10 @@ def test_wrong_scenarios_are_refused(own_file, shared_run):
     assert "expected one with 3 ports" in message
     shared = read_policy(shared_run[1])
     with pytest.raises(ValueError, match="observations = "):
-        Exported(ecn_marl.make(TINY), shared)
+        exported_controller(ecn_marl.make(TINY), shared)
     view = view_of(shared) | {"actions": "box", "action_options": {}}
     with pytest.raises(ValueError, match="expected discrete actions with the options of mine"):
-        Exported(ecn_marl.make(TINY, **view), shared, "mine")
+        exported_controller(ecn_marl.make(TINY, **view), shared, "mine")
 
 
 def test_options_of_its_episodes(shared_run):

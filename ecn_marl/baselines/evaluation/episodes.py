@@ -7,7 +7,7 @@ key is one of the tuning stream unless keys are given, see `streams`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -346,34 +346,87 @@ def run_on_host(
     return host_loop.run(env, params, player, windows, keys)
 
 
+class _Constants:
+    """Parameters of an environment, alike if all their numbers are."""
+
+    def __init__(self, params: PyTree) -> None:
+        self.params = params
+        leaves, form = jax.tree.flatten(params)
+        arrays = [np.asarray(x) for x in leaves]
+        self.key = form, tuple((x.shape, x.dtype.str, x.tobytes()) for x in arrays)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Constants) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """Thresholds that never change, an `Ecn` as `actor`."""
+
+    actor: PyTree
+
+    def __call__(self, key: jax.Array, obs: jax.Array) -> PyTree:
+        return self.actor
+
+
+def _without_actor(controller: Any) -> Any:
+    """A frozen dataclass without its field `actor`; None for anything else, or unhashable."""
+    kind = getattr(controller, "__dataclass_params__", None)
+    if kind is None or not kind.frozen or not hasattr(controller, "actor"):
+        return None
+    form = replace(controller, actor=None)
+    return form if _has_hash(form) else None
+
+
+def _has_hash(form: Any) -> bool:
+    try:
+        hash(form)
+    except TypeError:  # an array, for one, among its fields
+        return False
+    return True
+
+
 @lru_cache(maxsize=16)
-def fixed_runner(env: Any, windows: int = 0) -> Callable[[Any, jax.Array], dict[str, Any]]:
-    """`(thresholds, keys) -> metrics`, compiled once for all settings of a scenario.
+def _shared_runner(
+    env: Any, constants: _Constants, form: Any, windows: int
+) -> Callable[[PyTree, jax.Array], dict[str, Any]]:
+    """`episodes_runner` of all controllers that differ in their `actor` only."""
 
-    Args:
-        env: functional environment, which runs with its default parameters.
-        windows: see `roll_out_in_windows`.
-    """
-    return episodes_runner(env, env.default_params, lambda ecn: lambda key, obs: ecn, windows)
+    def build(actor: PyTree) -> Any:
+        return replace(form, actor=actor)
 
-
-def shared_runner(controller: Any, windows: int = 0) -> Callable[[Any], Any] | None:
-    """The `runner` of `evaluate` for thresholds that never change (`ecn`); None for others."""
-    fixed = getattr(controller, "ecn", None)
-    return None if fixed is None else lambda env: partial(fixed_runner(env, windows), fixed)
+    return episodes_runner(env, constants.params, build, windows)
 
 
 BATCH = 32
 """Episodes that are run at once."""
 
 
-def _runner(
-    env: Any, params: PyTree, controller: Any, windows: int
+def runner(
+    env: Any, params: PyTree, controller: Any, windows: int = 0
 ) -> Callable[[jax.Array], dict[str, Any]]:
-    """Runs episodes of one controller: `keys -> metrics`."""
+    """A function that runs episodes of one controller: `keys -> metrics`.
+
+    Controllers of the same form share a compiled program: all with fixed thresholds, and the
+    policies of one network that differ in their weights, see `Trainer.controller`.
+
+    Args:
+        env: functional environment (without auto-reset).
+        params: its parameters; `max_steps` is the length of an episode.
+        controller: the policy that sets the thresholds.
+        windows: see `roll_out_in_windows`.
+    """
     if isinstance(controller, HostPolicy) and not env.sim.on_host:
         return host_runner(env, params, controller)
-    return partial(episodes_runner(env, params, lambda _: controller, windows), ())
+    fixed = getattr(controller, "ecn", None)
+    chosen = controller if fixed is None else _Fixed(fixed)
+    form = _without_actor(chosen)
+    if form is None:
+        return partial(episodes_runner(env, params, lambda _: controller, windows), ())
+    return partial(_shared_runner(env, _Constants(params), form, windows), chosen.actor)
 
 
 def evaluate(
@@ -386,7 +439,6 @@ def evaluate(
     seed: int = 0,
     batch: int = BATCH,
     progress: Callable[[int], None] | None = None,
-    runner: Callable[[Any], Callable[[jax.Array], dict[str, jax.Array]]] | None = None,
     keys: jax.Array | None = None,
     windows: int = 0,
     keep: Callable[[int, Any, PyTree, dict[str, np.ndarray]], None] | None = None,
@@ -402,10 +454,8 @@ def evaluate(
         seed: which episodes; the same seed is the same traffic for every controller.
         batch: episodes run at once.
         progress: called with the number of episodes done after each batch.
-        runner: makes the controller's `keys -> metrics` for `env`, traced or not, where programs
-            are shared, see `episodes_runner`; None for a program of its own.
         keys: keys of the episodes, `[episodes]`, in place of those of `seed`.
-        windows: see `roll_out_in_windows`; without `runner`, which has its own.
+        windows: see `roll_out_in_windows`.
         keep: called after each batch with the number of its first episode, environment,
             parameters and metrics, those of `traces.TRACE` among them: flows and intervals are
             traced then.
@@ -417,9 +467,7 @@ def evaluate(
         raise bad_value("episodes", episodes, "an integer >= 1")
     if keep is not None:
         env = traces.keeping(env)
-    own = partial(_runner, params=params, controller=controller, windows=windows)
-    build = own if runner is None else runner
-    run = build(env)
+    run = runner(env, params, controller, windows)
     keys = evaluation_keys(seed, episodes) if keys is None else keys
     if len(keys) != episodes:
         raise bad_value("keys", len(keys), f"as many as episodes = {episodes}")
@@ -430,7 +478,7 @@ def evaluate(
         metrics = jax.device_get(run(padded[start : start + batch]))
         while keep is not None and (longest := traces.longest(metrics)):
             env = traces.keeping(env, longest)  # the log was too short: once more with a longer one
-            run = build(env)
+            run = runner(env, params, controller, windows)
             metrics = jax.device_get(run(padded[start : start + batch]))
         if keep is not None:
             whole = {k: x for k, x in metrics.items() if k != traces.TRACE}

@@ -10,7 +10,7 @@ their own part of the tuning stream (`streams`), as the best checkpoint is chose
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -19,12 +19,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ecn_marl._errors import unknown_name
 from ecn_marl.baselines.evaluation.completion import CHECKED, invalid_reasons
-from ecn_marl.baselines.evaluation.episodes import (
-    Controller,
-    StatefulController,
-    episodes_runner,
-    roll_out,
-)
+from ecn_marl.baselines.evaluation.episodes import Controller, StatefulController, roll_out
 from ecn_marl.baselines.evaluation.objective import episode_objective, geometric_means, is_needed
 from ecn_marl.baselines.evaluation.statistics import half_width
 from ecn_marl.baselines.evaluation.streams import tuning_keys
@@ -147,12 +142,17 @@ class Controlling(Protocol):
         """The greedy policy in an environment."""
 
 
+@dataclass(frozen=True)
 class Greedy:
-    """The mode of an algorithm's `act` as a controller: one inference for every decision."""
+    """The mode of an algorithm's `act` as a controller: one inference for every decision.
 
-    def __init__(self, algorithm: Acting, actor: PyTree) -> None:
-        """Keep the algorithm and the parameters of its policy."""
-        self.algorithm, self.actor = algorithm, actor
+    Attributes:
+        algorithm: the algorithm.
+        actor: parameters of its policy.
+    """
+
+    algorithm: Acting
+    actor: PyTree
 
     def __call__(self, key: jax.Array, obs: jax.Array) -> Array:
         """Actions for observations."""
@@ -173,29 +173,6 @@ def greedy_controller(
     if isinstance(algorithm, Controlling):
         return algorithm.controller(actor, env)
     return Greedy(algorithm, actor)
-
-
-def greedy_runner(
-    algorithm: Acting | Controlling, params: PyTree, windows: int = 0
-) -> Callable[[PyTree], Callable[[MeasuredEnvironment], Any]]:
-    """Greedy policies of several seeds in one program, which is compiled once for all.
-
-    Args:
-        algorithm: the algorithm.
-        params: parameters of the environment.
-        windows: see `episodes.roll_out_in_windows`.
-
-    Returns:
-        `actor -> runner`, with parameters of a policy, for `episodes.evaluate`.
-    """
-
-    @cache
-    def compiled(env: MeasuredEnvironment) -> Callable[[PyTree, jax.Array], Any]:
-        return episodes_runner(
-            env, params, lambda actor: greedy_controller(algorithm, actor, env), windows
-        )
-
-    return lambda actor: lambda env: partial(compiled(env), actor)
 
 
 def merit_function(

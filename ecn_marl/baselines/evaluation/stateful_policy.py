@@ -7,6 +7,8 @@ rewards of every interval to a controller, which computes observations from them
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -48,26 +50,38 @@ class Deciding(Protocol):
         """Costs of the decisions so far, per port and interval."""
 
 
+@dataclass(frozen=True)
 class StatefulPolicy:
-    """A trained policy with a memory, as a `StatefulController`."""
+    """A trained policy with a memory, as a `StatefulController`.
 
-    def __init__(self, algorithm: Deciding, actor: PyTree, env: PortEnvironment) -> None:
-        """Set up.
+    Attributes:
+        algorithm: the learner.
+        actor: its parameters.
+        env: environment to act in.
 
-        Args:
-            algorithm: the learner.
-            actor: its parameters.
-            env: environment to act in.
+    Raises:
+        ValueError: the environment's telemetry alters observations, which are recomputed here.
+    """
 
-        Raises:
-            ValueError: the environment's telemetry alters observations, which are recomputed here.
-        """
-        if env.telemetry.alters_view:
+    algorithm: Deciding
+    actor: PyTree
+    env: PortEnvironment
+
+    def __post_init__(self) -> None:
+        """Check the telemetry."""
+        if self.env.telemetry.alters_view:
             allowed = "none that alters observations: policies with a memory see every interval"
-            raise bad_value("telemetry", env.telemetry, allowed)
-        self.algorithm, self.actor, self.env = algorithm, actor, env
-        self.params = env.default_params
-        self.scale = env.port_scale(self.params.sim)
+            raise bad_value("telemetry", self.env.telemetry, allowed)
+
+    @cached_property
+    def params(self) -> PyTree:
+        """Parameters of the environment."""
+        return self.env.default_params
+
+    @cached_property
+    def scale(self) -> Array:
+        """Bandwidth of the ports over 25 Gb/s, see `port_scale`."""
+        return self.env.port_scale(self.params.sim)
 
     def init(self) -> Memory:
         """Memory at the start of an episode."""

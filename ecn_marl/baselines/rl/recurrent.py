@@ -14,6 +14,7 @@ Functions here also take networks without a memory (`networks.Mlp`), whose memor
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -292,30 +293,30 @@ def steps_of(batch: Any) -> Any:
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), steps)
 
 
+@dataclass(frozen=True)
 class Remembering(PurePolicy):
-    """The greedy policy of a network with a memory, as a `StatefulController`."""
+    """The greedy policy of a network with a memory, as a `StatefulController`.
 
-    def __init__(
-        self, net: Recurrent, head: Head, actor: PyTree, num_agents: int, shared: bool
-    ) -> None:
-        """Keep the network and its parameters.
+    Attributes:
+        net: the network.
+        head: how its outputs become actions.
+        actor: its parameters.
+        num_agents: number of agents A of the environment to act in.
+        shared: whether all agents have the same parameters.
+    """
 
-        Args:
-            net: the network.
-            head: how its outputs become actions.
-            actor: its parameters.
-            num_agents: number of agents A of the environment to act in.
-            shared: whether all agents have the same parameters.
-        """
-        super().__init__(self._act)
-        self.net, self.head, self.actor, self.shared = net, head, actor, shared
-        self.num_agents = num_agents
+    net: Recurrent
+    head: Head
+    actor: PyTree
+    num_agents: int
+    shared: bool
 
     def init(self) -> Float[Array, "agents units"]:
         """Memory at the start of an episode."""
         return jnp.zeros((self.num_agents, self.net.units))
 
-    def _act(self, key: jax.Array, obs: Array, memory: Array) -> tuple[Array, Array | None]:
+    def act(self, key: jax.Array, obs: Array, memory: Array) -> tuple[Array, Array | None]:
+        """Actions and memory."""
         out, after = respond(self.net, self.actor, obs, memory, self.shared)
         return self.head.mode(out), after
 

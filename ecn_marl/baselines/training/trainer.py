@@ -115,6 +115,16 @@ class Trainer(ABC):
         self.config = config
         self.head = head_for(env.action)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether another is of the same class, environment and settings: then it does the same."""
+        if not isinstance(other, Trainer):
+            return NotImplemented
+        return type(self) is type(other) and (self.config, self.env) == (other.config, other.env)
+
+    def __hash__(self) -> int:
+        """Hash of what is compared."""
+        return hash((type(self), self.config, self.env))
+
     @abstractmethod
     def init(self, key: jax.Array, params: PyTree) -> PyTree:
         """A fresh training state: a pytree dataclass with the policy's parameters as `actor`.
@@ -156,6 +166,9 @@ class Trainer(ABC):
 
     def controller(self, actor: PyTree, env: PortEnvironment) -> Controller | StatefulController:
         """The greedy policy for evaluation: a `Controller`, or a `StatefulController`.
+
+        If it is a frozen dataclass whose field `actor` has the parameters, and whose other fields
+        have a hash, one program evaluates all policies that differ in their parameters only.
 
         Args:
             actor: parameters of the policy.
