@@ -11,6 +11,7 @@ shapes.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import jax
@@ -297,6 +298,7 @@ class Simulator(SimConfig):
         state, sums = self.collect(state, params, ecn)
         return state, stats.summarise(self, state, params, sums)
 
+    @partial(jax.jit, static_argnums=(0, 5), inline=True)  # traced once for all programs
     def collect(
         self,
         state: SimState,
