@@ -298,7 +298,6 @@ class Simulator(SimConfig):
         state, sums = self.collect(state, params, ecn)
         return state, stats.summarise(self, state, params, sums)
 
-    @partial(jax.jit, static_argnums=(0, 5), inline=True)  # traced once for all programs
     def collect(
         self,
         state: SimState,
@@ -318,6 +317,14 @@ class Simulator(SimConfig):
             before: thresholds of the first `late_ticks` ticks, of the same shapes.
             late_ticks: ticks after which `ecn` replaces `before`.
         """
+        after: tuple[SimState, PortSums] = self._ticks(state, params, ecn, before, late_ticks)
+        return after
+
+    @partial(jax.jit, static_argnums=(0, 5), inline=True)
+    def _ticks(
+        self, state: SimState, params: SimParams, ecn: Ecn, before: Ecn | None, late_ticks: int
+    ) -> tuple[SimState, PortSums]:
+        """`collect`, traced once for all programs that step the same network."""
         # Parameters may be numpy arrays, which traced numbers cannot index.
         params = jax.tree.map(jnp.asarray, params)
 
