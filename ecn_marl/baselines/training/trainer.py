@@ -116,7 +116,10 @@ class Trainer(ABC):
         self.head = head_for(env.action)
 
     def __eq__(self, other: object) -> bool:
-        """Whether another is of the same class, environment and settings: then it does the same."""
+        """Whether another acts alike: the same class, environment and settings.
+
+        What only training needs, such as networks that it starts from, is not compared.
+        """
         if not isinstance(other, Trainer):
             return NotImplemented
         return type(self) is type(other) and (self.config, self.env) == (other.config, other.env)
