@@ -114,8 +114,8 @@ class Plan:
             if reason:
                 allowed = f"a scenario that is not superseded ({reason}): {', '.join(benchmark())}"
                 raise bad_value("scenario", place.scenario, allowed)
-            # Raises if an option is wrong, or if packets do not have it.
-            make(place.scenario, backend=place.backend, **place.options)
+            # Raises if an option is wrong, a buffer is too small, or packets do not have an option.
+            _ = make(place.scenario, backend=place.backend, **place.options).default_params
             for name in self.policies:
                 if isinstance(resolve(name), ExportedFile):
                     Arena(place.scenario, place.options).controller(name)

@@ -19,7 +19,7 @@ from ecn_marl.envs.scenarios import restore_serve as rs
 from ecn_marl.sim.network.topology import Topology, dumbbell, leaf_spine
 from ecn_marl.sim.traffic.jobs import FlowSets, Requests
 
-SPLITS_VERSION = 2
+SPLITS_VERSION = 3
 
 Variant = Callable[[], dict[str, Any]]
 """Makes options of `ecn_marl.make`."""
@@ -42,12 +42,17 @@ class Split:
     test: Mapping[str, Variant]
 
 
-def _rates(gbps: float, transport: str = "dcqcn:hpcc-paper,ai=2.5,hai=25") -> dict[str, Any]:
+SENDERS = "dcqcn:hpcc-paper,ai=2.5,hai=25"
+"""Those of `restore-serve-v0`."""
+
+
+def _rates(gbps: float, transport: str = SENDERS, buffer_mib: float = 32.0) -> dict[str, Any]:
     """`restore-serve-v0` at another link rate, with as many requests per byte."""
     return {
         "topology": rs.network(gbps, 8.0 * gbps),
         "traffic": rs.tenant(tuple(range(rs.RACK)), rpc_per_us=0.2 * gbps / 100.0),
         "transport": transport,
+        "buffer_mib": buffer_mib,
     }
 
 
@@ -131,7 +136,14 @@ SPLITS: dict[str, Split] = {
         "restore-serve-v0",
         "link rates of 25 to 400 Gb/s; in training 100",
         {},
-        _each(_rates, g25=(25.0, "dcqcn:hpcc-paper"), g50=(50.0,), g200=(200.0,), g400=(400.0,)),
+        # At 400 Gb/s PFC's headroom alone takes 47 MiB.
+        _each(
+            _rates,
+            g25=(25.0, "dcqcn:hpcc-paper"),
+            g50=(50.0,),
+            g200=(200.0,),
+            g400=(400.0, SENDERS, 64.0),
+        ),
     ),
     "rtt": Split(
         "restore-serve-v0",

@@ -147,13 +147,14 @@ def test_sides_of_a_split_are_disjoint(name):
     for key, make_it in split.test.items():
         env = make(split.scenario, **make_it())
         assert (env.obs_dim, env.action) == (plain.obs_dim, plain.action), key
+        assert env.default_params.sim.net.buffer[0] > 0, key  # PFC leaves something to share
 
 
 def test_splits_are_frozen():
     """A change of a variant needs a new version, and a change of this test."""
     from ecn_marl.experiments.splits import SPLITS_VERSION
 
-    assert SPLITS_VERSION == 2
+    assert SPLITS_VERSION == 3
     sides = {name: (sorted(s.train), sorted(s.test)) for name, s in SPLITS.items()}
     assert json.loads(json.dumps(sides)) == {
         "loads": [
