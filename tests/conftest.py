@@ -119,10 +119,7 @@ def cheap_passes(request: pytest.FixtureRequest) -> Iterator[None]:
     path = request.path.relative_to(Path(__file__).parent)
     cheap = QUICKLY and not WITH_ALL_PASSES & {path.parts[0], path.as_posix()}
     jax.config.update("jax_disable_most_optimizations", cheap)
-    with pytest.MonkeyPatch.context() as patch:
-        if find_spec("llvmlite") is not None:
-            patch.setattr("ecn_marl.lanes.native.OPTIMISE", not cheap)
-        yield
+    yield
     jax.config.update("jax_disable_most_optimizations", False)
 
 

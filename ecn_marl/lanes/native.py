@@ -106,9 +106,13 @@ _loaded: dict[str, tuple[llvm.ExecutionEngine, Handler]] = {}
 """Compiled modules by name; they stay for the life of the process, as programs call into them."""
 
 
-OPTIMISE = True
-"""Whether LLVM optimises. Without, code is made in a quarter of the time, and takes 1.5 times as
-long to run: better only for programs that run a few steps, as in tests."""
+def optimised() -> bool:
+    """Whether LLVM optimises: not if JAX is told to leave out most optimisations.
+
+    Without, code is made in a quarter of the time, and takes 1.5 times as long to run: better only
+    for programs that run a few steps, as in tests.
+    """
+    return not jax.config.read("jax_disable_most_optimizations")
 
 
 def _machine() -> llvm.TargetMachine:
@@ -118,7 +122,7 @@ def _machine() -> llvm.TargetMachine:
     target = llvm.Target.from_default_triple()
     name, features = _processor()
     return target.create_target_machine(
-        cpu=name, features=features, opt=3 if OPTIMISE else 0, jit=True
+        cpu=name, features=features, opt=3 if optimised() else 0, jit=True
     )
 
 
@@ -164,7 +168,7 @@ def load(text: str) -> tuple[llvm.ExecutionEngine, Handler]:
     """
     machine = _machine()
     here = Path(__file__).read_bytes()  # how it is compiled
-    facts = (here, text, machine.triple, *_processor(), llvm.llvm_version_info, OPTIMISE)
+    facts = (here, text, machine.triple, *_processor(), llvm.llvm_version_info, optimised())
     name = hashlib.sha256(repr(facts).encode()).hexdigest()
     # The engine gets finished machine code instead of the module, which it would keep.
     code = kept(f"{name}.o", lambda: _compiled(text, machine))
@@ -179,7 +183,7 @@ def load(text: str) -> tuple[llvm.ExecutionEngine, Handler]:
 def _compiled(text: str, machine: llvm.TargetMachine) -> bytes:
     """The machine code of a module."""
     module = llvm.parse_assembly(text)
-    if OPTIMISE:
+    if optimised():
         optimize(module, machine)
     code: bytes = machine.emit_object(module)
     module.close()

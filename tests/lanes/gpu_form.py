@@ -281,5 +281,5 @@ def emulate(
 
     patch.setattr(mapping, "_for_cpu", build)
     # A GPU's code is not made by this processor's passes, and they take longer than to run.
-    patch.setattr(native, "OPTIMISE", False)
+    patch.setattr(native, "optimised", lambda: False)
     return texts
