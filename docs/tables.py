@@ -79,6 +79,7 @@ TABLES: dict[str, Callable[[], str]] = {
         learners.learners_imitating,
         learners.generalist_sealed,
         learners.generalists,
+        learners.splits,
         learners.arms_of_learners,
         learners.ablations,
         learners.budgets,

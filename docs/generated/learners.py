@@ -221,6 +221,26 @@ def generalists() -> str:
     return markdown((*head, "J of the static setting"), rows)
 
 
+def splits() -> str:
+    """The generalist and the rule in variants of a scenario that nothing was trained in."""
+    rows = []
+    for name, found in _read("generalist-splits.json")["variants"].items():
+        cells = []
+        for policy in (GENERALIST, "rule", "oracle"):
+            low, value, high = found["score"][policy]
+            cells.append(f"{value:.3f} [{low:.3f}, {high:.3f}]")
+        shares = [f"{100 * found['share'][policy]:.0f} %" for policy in (GENERALIST, "rule")]
+        rows.append((f"`{name}`", f"{found['J']:.2f}", *cells, *shares))
+    head = (
+        "split and variant",
+        "J of `static:best`",
+        "`pretrained:generalist`",
+        "`rule`",
+        "`oracle`",
+    )
+    return markdown((*head, "generalist's share of the gain", "the rule's"), rows)
+
+
 def _slower(classes: dict[str, float]) -> str:
     found = [(name, x) for name, x in classes.items() if x > 1.05]
     return ", ".join(f"{n.replace('_', ' ')} +{100 * (x - 1):.0f} %" for n, x in found) or "nothing"

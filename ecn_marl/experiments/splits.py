@@ -46,11 +46,16 @@ SENDERS = "dcqcn:hpcc-paper,ai=2.5,hai=25"
 """Those of `restore-serve-v0`."""
 
 
-def _rates(gbps: float, transport: str = SENDERS, buffer_mib: float = 32.0) -> dict[str, Any]:
+def _rates(
+    gbps: float, transport: str = SENDERS, buffer_mib: float = 32.0, width: int = 12
+) -> dict[str, Any]:
     """`restore-serve-v0` at another link rate, with as many requests per byte."""
+    sources = rs.tenant(tuple(range(rs.RACK)), rpc_per_us=0.2 * gbps / 100.0)
     return {
         "topology": rs.network(gbps, 8.0 * gbps),
-        "traffic": rs.tenant(tuple(range(rs.RACK)), rpc_per_us=0.2 * gbps / 100.0),
+        "traffic": tuple(
+            replace(s, width=width) if isinstance(s, Requests) else s for s in sources
+        ),
         "transport": transport,
         "buffer_mib": buffer_mib,
     }
@@ -136,13 +141,13 @@ SPLITS: dict[str, Split] = {
         "restore-serve-v0",
         "link rates of 25 to 400 Gb/s; in training 100",
         {},
-        # At 400 Gb/s PFC's headroom alone takes 47 MiB.
+        # At 400 Gb/s PFC's headroom alone takes 47 MiB, and eight requests arrive per tick.
         _each(
             _rates,
             g25=(25.0, "dcqcn:hpcc-paper"),
             g50=(50.0,),
             g200=(200.0,),
-            g400=(400.0, SENDERS, 64.0),
+            g400=(400.0, SENDERS, 64.0, 26),
         ),
     ),
     "rtt": Split(
