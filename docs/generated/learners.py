@@ -229,7 +229,10 @@ def splits() -> str:
         for policy in (GENERALIST, "rule", "oracle"):
             low, value, high = found["score"][policy]
             cells.append(f"{value:.3f} [{low:.3f}, {high:.3f}]")
-        shares = [f"{100 * found['share'][policy]:.0f} %" for policy in (GENERALIST, "rule")]
+        shares = [
+            f"{100 * found['share'][policy]:.0f} %" if found["share"] else DASH
+            for policy in (GENERALIST, "rule")
+        ]
         rows.append((f"`{name}`", f"{found['J']:.2f}", *cells, *shares))
     head = (
         "split and variant",
