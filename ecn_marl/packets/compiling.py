@@ -13,8 +13,19 @@ from numba import njit
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-SOURCES = sha256(b"".join(p.read_bytes() for p in sorted(Path(__file__).parent.glob("*.py"))))
-"""Changes with every change of this package."""
+HERE = Path(__file__).parent
+
+CONSTANTS = tuple(
+    HERE.parent / "sim" / name
+    for name in (
+        *("core/lifecycle.py", "core/queues.py", "traffic/sizes.py"),
+        *("transports/dctcp.py", "transports/swift.py"),
+    )
+)
+"""Files of the simulator whose numbers are compiled in."""
+
+SOURCES = sha256(b"".join(p.read_bytes() for p in (*sorted(HERE.glob("*.py")), *CONSTANTS)))
+"""Changes with every change of this package, and of those files."""
 
 # Tables come from Python, which holds them: to count references to them as well would take half of
 # the time. Nothing here makes an array.

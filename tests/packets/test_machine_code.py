@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from hashlib import sha256
 
@@ -41,3 +42,29 @@ def test_an_edit_of_one_file_reaches_those_that_call_it(tmp_path, monkeypatch):
     """First a new program, then another number in the innermost file, then the same again."""
     found = [result(tmp_path, monkeypatch, number) for number in (1, 200, 200)]
     assert found == [(22, 0), (420, 0), (420, 1)]
+
+
+def test_files_whose_numbers_are_compiled_in_are_known():
+    """Those that files with compiled functions take constants from."""
+    package = compiling.HERE
+    found = set()
+    for file in package.glob("*.py"):
+        tree = ast.parse(file.read_text())
+        marks = {
+            d.id
+            for f in ast.walk(tree)
+            if isinstance(f, ast.FunctionDef)
+            for d in f.decorator_list
+            if isinstance(d, ast.Name)
+        }
+        if not marks & {"compiled", "called", "inlined"}:
+            continue
+        for line in ast.walk(tree):
+            if isinstance(line, ast.ImportFrom) and line.module.startswith("ecn_marl.sim"):
+                for name in line.names:
+                    if name.name.isupper():
+                        found.add(
+                            package.parents[1].joinpath(*line.module.split(".")).with_suffix(".py")
+                        )
+    assert found == set(compiling.CONSTANTS)
+    assert all(file.is_file() for file in found)

@@ -310,6 +310,7 @@ def test_other_seeds_fail_other_links():
         (FOUR.topology, {"share": 1.1, "at_us": 0}, "share = 1.1 is not allowed"),
         (FOUR.topology, {"share": 0.5, "at_us": -1.0}, "at_us"),
         (FOUR.topology, {"share": 0.5, "at_us": 5.0, "repair_us": 5.0}, "0 <= at_us < repair_us"),
+        (FOUR.topology, {"share": 0.5, "at_us": 5.1, "repair_us": 5.4}, "nothing would fail"),
         (star(3), {"share": 0.5, "at_us": 5.0}, "a network with links between switches"),
     ],
 )

@@ -62,8 +62,8 @@ def fail_links(
         Parameters with `net.fail_step` and `net.repair_step` set for the ports of these links.
 
     Raises:
-        ValueError: a share outside (0, 1], times out of order, no link between switches, or a
-            simulator without failures.
+        ValueError: a share outside (0, 1], times out of order or in the same substep, no link
+            between switches, or a simulator without failures.
     """
     if params.net.fail_step is None:
         raise bad_value("failures", False, "True in the simulator that these parameters are for")
@@ -75,6 +75,11 @@ def fail_links(
     check_seed(seed)
     if repair_us is not None and not repair_us > at_us:
         raise bad_value("at_us, repair_us", (at_us, repair_us), "0 <= at_us < repair_us")
+    fails = round(at_us / dt_us)
+    repaired = NEVER if repair_us is None else round(repair_us / dt_us)
+    if repaired == fails:
+        allowed = f"times in different substeps of {dt_us:g} us: nothing would fail"
+        raise bad_value("at_us, repair_us", (at_us, repair_us), allowed)
     number = {(p.switch, p.peer, p.link): i for i, p in enumerate(topology.ports)}
     links = ((*sorted(ends[:2]), ends[2]) for ends in number if _reverse(ends) in number)
     # Sorted, as sets of names come in another order in every process, and `seed` picks by place.
@@ -87,8 +92,7 @@ def fail_links(
     # Copies: the parameters that were passed in stay as they are.
     fail = np.array(params.net.fail_step, np.int32)
     repair = np.array(params.net.repair_step, np.int32)
-    fail[ports] = round(at_us / dt_us)
-    repair[ports] = NEVER if repair_us is None else round(repair_us / dt_us)
+    fail[ports], repair[ports] = fails, repaired
     return replace(params, net=replace(params.net, fail_step=fail, repair_step=repair))
 
 
