@@ -12,15 +12,9 @@ from counted_costs import count_costs
 from toy import ToyEnv, ToyParams
 
 from ecn_marl.baselines.evaluation.cost import decision_us
-from ecn_marl.baselines.evaluation.episodes import evaluate
 from ecn_marl.baselines.haecn import HAECN, HAECNConfig
-from ecn_marl.baselines.runs import train_run
-from ecn_marl.baselines.static import Static
-from ecn_marl.baselines.trained import run_actors
 from ecn_marl.baselines.training.loop import compiled_update, initial_state, train
-from ecn_marl.envs.registry import make, register
-from ecn_marl.envs.scenario import Scenario
-from ecn_marl.sim import Incast, star
+from ecn_marl.envs.registry import make
 
 PARAMS = ToyParams(max_steps=10)
 SMALL = HAECNConfig(envs=16, rollout=16, gamma=0.5, epsilon_decay=0.93, capacity=1024)
@@ -71,54 +65,6 @@ def test_triggers_seldom_where_targets_are_stable(stable):
     assert costs["flops_per_decision"] == pytest.approx(small + share * large)
     assert costs["inferences_per_decision"] == pytest.approx(1 + share)
     assert 0.0 < decision_us(algorithm, result.state.actor, costs) < 1e4
-
-
-def steady() -> Scenario:
-    """Two hosts that keep sending to a third, so that one setting stays the best."""
-    return Scenario(
-        topology=star(3),
-        traffic=(Incast(load=0.9, n_min=2, n_max=2, flow_kb=2000.0, width=2),),
-        slots=4,
-        max_steps=25,
-        interval_us=40.0,
-        pfc=False,
-        bins=40,
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_in_a_steady_incast_it_seldom_triggers_with_the_reward_of_acc(tmp_path):
-    """Best checkpoints of both, scored on the same episodes of a small network."""
-    register("steady-incast-v0", steady)
-    common = {"envs": 16, "batch": 128, "gamma": 0.5, "lr": 1e-3, "epsilon_decay": 0.95}
-    costs = {}
-    for name, features in (("ddqn", "acc"), ("haecn", "haecn")):
-        options = {"features": features, "actions": "discrete"}
-        memory = {"local_capacity": 4096} if name == "ddqn" else {"capacity": 4096}
-        train_run(
-            name,
-            "steady-incast-v0",
-            steps=9_600,
-            options=options,
-            settings=common | memory,
-            out=tmp_path / name,
-            eval_every=25,
-        )
-        algorithm, (actor,) = run_actors(tmp_path / name)
-        env = make("steady-incast-v0", **options)
-        costs[name] = count_costs(env, env.default_params, algorithm, actor, episodes=32, seed=9)
-    assert 1 / 25 - 1e-6 <= costs["haecn"]["activation_frequency"] < 0.3
-    assert costs["haecn"]["reward"] >= 0.98 * costs["ddqn"]["reward"]
-    secn1 = evaluate(
-        env,
-        env.default_params,
-        Static(env, env.default_params, "secn1"),
-        name="",
-        episodes=32,
-        seed=9,
-    )
-    assert min(cost["reward"] for cost in costs.values()) > secn1.episodes["reward"].mean()
 
 
 def test_memories_agree_with_the_environment(changing, stable):
