@@ -54,16 +54,13 @@ def scenarios(
 
 def _draw_scenario(name: str, out: Path, seed: int) -> None:
     """A scenario as a picture."""
-    from inspect import getdoc
-
     from ecn_marl._files import check_output, write_all
-    from ecn_marl.envs.registry import SCENARIOS, make
+    from ecn_marl.envs.registry import about, make
     from ecn_marl.render.scenario_page import sample_traffic, scenario_png
 
     check_output("--out", out)
     env = make(name)
-    about = (getdoc(SCENARIOS[name]) or "").partition("\n")[0]
-    data = scenario_png(env, sample_traffic(env, seed), about)
+    data = scenario_png(env, sample_traffic(env, seed), about(name))
     write_all({out: data})
     typer.echo(f"{out}: {env!r}")
 

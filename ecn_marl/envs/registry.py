@@ -107,7 +107,11 @@ SUCCESSORS = {"rpc-shuffle-v0": "shuffle-serve-v0", "demand-phases-v0": "restore
 
 
 def lookup(name: str) -> Scenario:
-    """The scenario of a name, as registered.
+    """The scenario of a name, as registered, or a variant of it.
+
+    Args:
+        name: a registered name, or one with a variant of `envs.splits`, as
+            `restore-serve-v0:senders/mellanox`.
 
     Raises:
         ValueError: no name, or an unknown one, with the nearest ones or its successor.
@@ -117,7 +121,20 @@ def lookup(name: str) -> Scenario:
     if name in SUCCESSORS and name not in SCENARIOS:
         allowed = f"{SUCCESSORS[name]}: this one was taken out, it gained by its reward's weights"
         raise bad_value("scenario", name, allowed)
-    return SCENARIOS[name]()
+    base, colon, variant = name.partition(":")
+    if not colon:
+        return SCENARIOS[name]()
+    return replace(SCENARIOS[base](), **_variant(base, variant))
+
+
+def _variant(scenario: str, name: str) -> dict[str, Any]:
+    """Fields of a scenario's variant."""
+    # Imported here and not above, because splits are made of scenarios, which import this module.
+    known = import_module("ecn_marl.envs.splits").variants(scenario)
+    if name not in known:
+        raise unknown_name(f"variant of {scenario}", name, known)
+    changes: dict[str, Any] = known[name]()
+    return changes
 
 
 def check_name(scenario: object) -> None:
@@ -138,6 +155,9 @@ def benchmark() -> tuple[str, ...]:
 
 def about(name: str) -> str:
     """What a scenario is, in a line: its file's if that names it, or else its function's."""
+    name, colon, variant = name.partition(":")
+    if colon:
+        return f"The variant {variant} of {name}."
     factory = SCENARIOS[name]
     made_by = factory.func if isinstance(factory, partial) else factory
     head = (getdoc(getmodule(made_by)) or "").partition("\n")[0]
@@ -316,6 +336,8 @@ def resolve_scenario(
         ValueError: unknown scenario or field, or a value that is not allowed.
     """
     spec = lookup(scenario) if isinstance(scenario, str) else scenario
+    if isinstance(scenario, str) and ":" in scenario:
+        overrides = {**_variant(*scenario.split(":", 1)), **overrides}
     field_names = tuple(f.name for f in fields(Scenario))
     for name in overrides:
         if name == "max_cycles":

@@ -5,7 +5,7 @@
 * `static:best`, `static:ports`, `oracle` and `rule` are searched on tuning episodes.
 * All policies are scored on the same episodes: tuning episodes that nothing was chosen on or, with
   `sealed`, the sealed test episodes (`experiments/sealed.py`), which need a clean checkout.
-* With a split (`experiments/splits.py`), policies trained in the unchanged scenario are scored in
+* With a split (`envs.splits`), policies trained in the unchanged scenario are scored in
   its variants. The reference policies are searched anew in each variant.
 
     OUT/SCENARIO/LEARNER/                        the run (see `baselines/runs.py`)
@@ -30,6 +30,7 @@ import jax
 
 from ecn_marl._lock import locked
 from ecn_marl.baselines.oracle import BEST, ORACLE
+from ecn_marl.envs.splits import SPLITS_VERSION
 from ecn_marl.experiments.engine import begin_recording, report_keys, score_all, scored
 from ecn_marl.experiments.executors import executor
 from ecn_marl.experiments.plan import Comparison, Place, Plan
@@ -37,7 +38,6 @@ from ecn_marl.experiments.recipes import budgets
 from ecn_marl.experiments.recording import close
 from ecn_marl.experiments.records import Record
 from ecn_marl.experiments.sources import Checkout, checkout, code, settings_hash
-from ecn_marl.experiments.splits import SPLITS_VERSION
 from ecn_marl.experiments.trainings import find_teachers, train_all
 from ecn_marl.experiments.workflow import Show
 

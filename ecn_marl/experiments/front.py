@@ -269,7 +269,7 @@ def bench(
         steps: environment steps per seed; None for the scenario's.
         episodes: episodes that every policy and seed is scored on.
         sealed: whether these are the sealed ones, which need a clean git checkout.
-        split: score in variants that were not trained in, see `experiments.splits`.
+        split: score in variants that were not trained in, see `envs.splits`.
         eval_seed: which tuning episodes otherwise.
         search_episodes: episodes that the last candidates of a search run in.
         eval_episodes: episodes that a checkpoint is evaluated on.

@@ -16,11 +16,11 @@ from ecn_marl.baselines.search import Effort
 from ecn_marl.baselines.static import PREFIX
 from ecn_marl.envs.actions import STATIC_ECN
 from ecn_marl.envs.registry import FLUID, PACKETS, benchmark, is_packets, lookup, make
+from ecn_marl.envs.splits import SPLITS
 from ecn_marl.experiments import recipes as rc
 from ecn_marl.experiments.backends import ON_PACKETS
 from ecn_marl.experiments.executors import parse_workers
 from ecn_marl.experiments.policies import Arena, ExportedFile, RunOf, resolve
-from ecn_marl.experiments.splits import SPLITS
 
 if TYPE_CHECKING:  # the engine imports plans
     from ecn_marl.experiments.engine import Scorer

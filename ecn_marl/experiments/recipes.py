@@ -359,9 +359,14 @@ LEARNT = (
     *("restore-serve-v0", "shuffle-serve-v0", "moving-tenants-v0", "mixed-rtt-v0", "fabric-v0"),
     *("restore-files-v0", "storage-train-v0", "websearch-v0", "websearch-load-v0"),
     *("decode-cache-v0", "two-jobs-v0", "hot-experts-v0", "wide-restore-v0"),
+    *("restore-serve-v0:senders/np50us", "restore-serve-v0:senders/hpcc-run"),
+    *("restore-serve-v0:senders/hpcc-config", "restore-serve-v0:loads/requests-35"),
+    *("restore-serve-v0:loads/requests-150", "restore-serve-v0:sizes/requests-5-to-70-KB"),
+    *("restore-serve-v0:rates/g35", "restore-serve-v0:rates/g150", "restore-serve-v0:rtt/d15"),
 )
-"""Scenarios that the generalist learns in. `websearch-star-v0`, `near-far-v0`, `lost-link-v0` and
-`storage-train-full-v0` are left to try it in others."""
+"""Scenarios that the generalist learns in, the last ones variants of the train sides of splits.
+`websearch-star-v0`, `near-far-v0`, `lost-link-v0` and `storage-train-full-v0` are left to try it in
+others."""
 
 RECIPES: dict[str, dict[str, Recipe]] = {}
 """Other recipes in single scenarios, by scenario and learner, as `ecn-marl tune` prints them."""

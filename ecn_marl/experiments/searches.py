@@ -32,7 +32,7 @@ that ship are apart: a folder is to hold what this code has searched."""
 
 
 def file_name(policy: str) -> str:
-    """The name of a policy as part of a file's name."""
+    """The name of a policy or a scenario as part of a file's name."""
     return "".join(c if c.isalnum() or c in "-.+" else "_" for c in policy)
 
 
@@ -81,7 +81,7 @@ def find(
         _SEARCHES[key] = Search(env, env.default_params, effort)
     search = _SEARCHES[key]
     search.report_to(progress)
-    for file in sorted((folder or REFERENCES / scenario).glob("*.json")):
+    for file in sorted((folder or REFERENCES / file_name(scenario)).glob("*.json")):
         stored = json.loads(file.read_text())
         if folder is None:  # results that ship stay valid for newer code
             stored["asked"]["code"] = facts["code"]
@@ -96,7 +96,7 @@ def find(
 
 def shipped(scenario: str) -> tuple[str, ...]:
     """Reference policies of a scenario whose search ships with the package."""
-    files = sorted((REFERENCES / scenario).glob("*.json"))
+    files = sorted((REFERENCES / file_name(scenario)).glob("*.json"))
     names = (json.loads(file.read_text())["found"]["name"] for file in files)
     return tuple(name for name in names if name in SEARCHED)
 
@@ -112,7 +112,7 @@ def shipped_search(
         options: options of `ecn_marl.make`.
         effort: how much was searched.
     """
-    file = REFERENCES / scenario / f"{file_name(name)}.json"
+    file = REFERENCES / file_name(scenario) / f"{file_name(name)}.json"
     if not file.is_file():
         return None
     stored = json.loads(file.read_text())

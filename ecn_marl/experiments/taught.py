@@ -93,7 +93,7 @@ def _with_costs(
     names = (scenario, *settings.get("also", recipe.settings.get("also", ())))
     costs = []
     for name in names:
-        own = None if folder is None else folder / name
+        own = None if folder is None else folder / searches.file_name(name)
         found = searches.shipped_search(CHOICES, name, options, effort)
         found = found or searches.find(CHOICES, name, options, effort, own, progress)
         table = np.round(costs_in(found, choices), DIGITS).tolist()

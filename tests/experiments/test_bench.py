@@ -22,10 +22,11 @@ from ecn_marl.baselines.evaluation.streams import tuning_keys
 from ecn_marl.baselines.trained import run_actors, run_state, trainer_of
 from ecn_marl.baselines.training.checkpoint import Checkpoints, read_config
 from ecn_marl.baselines.training.loop import state_shapes
+from ecn_marl.envs import splits
 from ecn_marl.envs.registry import make
 from ecn_marl.errors import FolderInUse
 from ecn_marl.experiments import bench as bn
-from ecn_marl.experiments import curves, searches, sources, splits
+from ecn_marl.experiments import curves, searches, sources
 from ecn_marl.experiments import engine as en
 from ecn_marl.experiments import plan as pl
 from ecn_marl.experiments import recipes as rc

@@ -16,8 +16,8 @@ from ecn_marl.baselines.haecn import HAECNConfig
 from ecn_marl.baselines.search import static_grid
 from ecn_marl.envs.registry import VIEW, make, scenarios
 from ecn_marl.envs.scenario import Scenario
+from ecn_marl.envs.splits import SPLITS
 from ecn_marl.experiments import recipes as rc
-from ecn_marl.experiments.splits import SPLITS
 from ecn_marl.experiments.tune import SPACES
 from ecn_marl.sim.simulator import Simulator
 
@@ -151,26 +151,42 @@ def test_sides_of_a_split_are_disjoint(name):
 
 
 def test_splits_are_frozen():
-    """A change of a variant needs a new version, and a change of this test."""
-    from ecn_marl.experiments.splits import SPLITS_VERSION
+    """A change of a test variant needs a new version, and a change of this test."""
+    from ecn_marl.envs.splits import SPLITS_VERSION
 
     assert SPLITS_VERSION == 3
     sides = {name: (sorted(s.train), sorted(s.test)) for name, s in SPLITS.items()}
     assert json.loads(json.dumps(sides)) == {
         "loads": [
-            ["fill-90", "requests-120", "requests-80"],
+            ["fill-90", "requests-120", "requests-150", "requests-35", "requests-80"],
             ["fill-110", "fill-75", "requests-200", "requests-25", "requests-50"],
         ],
         "sizes": [
-            ["requests-1-to-50-KB"],
+            ["requests-1-to-50-KB", "requests-5-to-70-KB"],
             ["requests-1-to-10-KB", "requests-10-to-100-KB", "streams-12"],
         ],
-        "rates": [[], ["g200", "g25", "g400", "g50"]],
-        "rtt": [["d35", "d45"], ["d10", "d20", "d60"]],
-        "senders": [[], ["hpcc-paper", "mellanox", "sigcomm"]],
+        "rates": [["g150", "g35"], ["g200", "g25", "g400", "g50"]],
+        "rtt": [["d15", "d35", "d45"], ["d10", "d20", "d60"]],
+        "senders": [["hpcc-config", "hpcc-run", "np50us"], ["hpcc-paper", "mellanox", "sigcomm"]],
         "topology": [[], ["leaves-2-hosts-8", "leaves-4-hosts-4"]],
         "failures": [[], ["half-for-5-ms", "one-fails"]],
     }
+
+
+def test_the_generalist_learns_in_no_test_variant():
+    variants = {name.partition(":")[2] for name in rc.LEARNT if ":" in name}
+    assert variants
+    assert variants <= {f"{split}/{name}" for split, s in SPLITS.items() for name in s.train}
+
+
+def test_a_variant_is_a_scenario():
+    name = "restore-serve-v0:rates/g200"
+    env = make(name, max_steps=7)
+    options = SPLITS["rates"].test["g200"]()
+    assert (env.name, env.horizon) == (name, 7)
+    assert fingerprint(name, {}) == fingerprint("restore-serve-v0", options)
+    with pytest.raises(ValueError, match="unknown variant of restore-serve-v0 'rates/g2000'"):
+        make("restore-serve-v0:rates/g2000")
 
 
 def test_links_of_the_failure_split_fail():

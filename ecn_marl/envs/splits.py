@@ -1,9 +1,11 @@
 """Splits for generalisation: the variants that policies are trained in, and those that score them.
 
 `ecn-marl bench --split NAME` trains policies in the unchanged scenario and scores them in every
-test variant, without training them again. `train` lists further variants that users may train in;
-they must not train in the test variants. Splits are frozen: a change of any variant is a new
-`SPLITS_VERSION`, which results state.
+test variant, without training them again. `train` lists further variants that may be trained in, as
+`pretrained:generalist` is; the test variants must not. Splits are frozen: a change of any test
+variant is a new `SPLITS_VERSION`, which results state.
+
+Every variant is a scenario, too: `make("restore-serve-v0:senders/mellanox")`.
 
 Sizes of flow sets follow the link rate, so the load is the same at other rates and round trips.
 """
@@ -122,25 +124,43 @@ def _each(make: Callable[..., dict[str, Any]], **cases: tuple[object, ...]) -> d
     return {name.replace("_", "-"): partial(make, *case) for name, case in cases.items()}
 
 
+def _trained(variants: Mapping[str, Variant]) -> dict[str, Variant]:
+    """Variants to train in, with the slots of `restore-serve-v0`: more would only take longer."""
+
+    def with_slots(make: Variant) -> dict[str, Any]:
+        return {**make(), "slots": rs.SLOTS}
+
+    return {name: partial(with_slots, make) for name, make in variants.items()}
+
+
 SPLITS: dict[str, Split] = {
     "loads": Split(
         "restore-serve-v0",
         "requests per µs, and how much of a phase the large flows fill",
-        _each(_requests, requests_80=(0.8,), requests_120=(1.2,)) | _each(_fill, fill_90=(0.9,)),
+        _trained(
+            _each(
+                _requests,
+                requests_35=(0.35,),
+                requests_80=(0.8,),
+                requests_120=(1.2,),
+                requests_150=(1.5,),
+            )
+            | _each(_fill, fill_90=(0.9,))
+        ),
         _each(_requests, requests_25=(0.25,), requests_50=(0.5,), requests_200=(2.0,))
         | _each(_fill, fill_75=(0.75,), fill_110=(1.1,)),
     ),
     "sizes": Split(
         "restore-serve-v0",
         "sizes of requests, number and so size of the large flows",
-        _each(_sizes, requests_1_to_50_KB=(1.0, 50.0)),
+        _trained(_each(_sizes, requests_1_to_50_KB=(1.0, 50.0), requests_5_to_70_KB=(5.0, 70.0))),
         _each(_sizes, requests_1_to_10_KB=(1.0, 10.0), requests_10_to_100_KB=(10.0, 100.0))
         | _each(_streams, streams_12=(12,)),
     ),
     "rates": Split(
         "restore-serve-v0",
-        "link rates of 25 to 400 Gb/s; in training 100",
-        {},
+        "link rates of 25 to 400 Gb/s; in training 100, or 35 and 150",
+        _trained(_each(_rates, g35=(35.0, "dcqcn:hpcc-paper"), g150=(150.0,))),
         # At 400 Gb/s PFC's headroom alone takes 47 MiB, and eight requests arrive per tick.
         _each(
             _rates,
@@ -153,13 +173,18 @@ SPLITS: dict[str, Split] = {
     "rtt": Split(
         "restore-serve-v0",
         "one-way delay between rack and storage; in training 40 µs",
-        _each(_rtt, d35=(35.0,), d45=(45.0,)),
+        _trained(_each(_rtt, d15=(15.0,), d35=(35.0,), d45=(45.0,))),
         _each(_rtt, d10=(10.0,), d20=(20.0,), d60=(60.0,)),
     ),
     "senders": Split(
         "restore-serve-v0",
-        "constants of DCQCN; in training those of the HPCC paper with a slow increase",
-        {},
+        "constants of DCQCN; in training those of the HPCC paper with a slow increase, or others",
+        _each(
+            _senders,
+            np50us=("dcqcn:sigcomm15-np50us",),
+            hpcc_run=("dcqcn:hpcc-run",),
+            hpcc_config=("dcqcn:hpcc-config",),
+        ),
         _each(
             _senders,
             hpcc_paper=("dcqcn:hpcc-paper",),
@@ -181,3 +206,13 @@ SPLITS: dict[str, Split] = {
     ),
 }
 """Splits by name."""
+
+
+def variants(scenario: str) -> dict[str, Variant]:
+    """All variants of a scenario, of both sides, by `SPLIT/VARIANT`."""
+    return {
+        f"{name}/{variant}": make
+        for name, split in SPLITS.items()
+        if split.scenario == scenario
+        for variant, make in {**split.train, **split.test}.items()
+    }
